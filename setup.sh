@@ -445,6 +445,27 @@ step_hadoop() {
   [[ $ok ]] || missing hadoop "Hadoop could not be downloaded: YARN labs do not work."
 }
 
+# --- Kerberos, for YARN labs with it -----------------------------------------------------------------------------
+
+readonly PACKAGES_OF_KERBEROS=(
+  krb5-kdc:krb5kdc krb5-admin-server:kadmin.local krb5-user:kinit libkrb5-dev:krb5-config python3-dev:-
+)
+
+install_gssapi() {
+  tell_uv
+  "$UV" pip install --python "$PYTHON" --constraint constraints.txt gssapi
+}
+
+step_kerberos() {
+  local without='YARN labs without Kerberos work.'
+  [[ -f $STAMPS/flexo ]] || { failed+=(kerberos); return; }
+  "$PYTHON" -m flexo_lab.yarn --check-kerberos && return
+  install_missing kerberos "$without" "${PACKAGES_OF_KERBEROS[@]}"
+  [[ " ${failed[*]} " != *' kerberos '* ]] || return 0
+  run_logged 'The Python package gssapi' install_gssapi
+  [[ $ok ]] || missing kerberos "The Python package gssapi could not be built. $without"
+}
+
 # --- all of it ---------------------------------------------------------------------------------------------------
 
 stop() {
@@ -457,7 +478,10 @@ plan_for() {
   case $1 in
     lint | unit) steps='system python protos plugin' needs='python protos' ;;
     all) steps='system python torch protos horovod plugin' needs=$steps ;;
-    yarn) steps='system python torch protos horovod plugin hadoop' needs=$steps ;;
+    yarn)
+      needs='system python torch protos horovod plugin hadoop'
+      steps="$needs kerberos"
+      ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
     *) stop "usage: ./setup.sh [lint|unit|all|yarn|native] [--lab=TARGET], not '$1'" 2 ;;
   esac

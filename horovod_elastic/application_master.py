@@ -16,7 +16,7 @@ from flexo_protos.lease_place import parse as parse_place
 from flexo_protos.v1.yarn_pb2 import LeaderHello
 from flexo_yarn import tags
 from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
-from flexo_yarn.credentials import AM_RM_KIND, Credentials
+from flexo_yarn.credentials import AM_RM_KIND, RM_KIND, Credentials
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import application_number, application_text, read_container
 from flexo_yarn.runs import first_run
@@ -92,6 +92,7 @@ class Master:
         ((host, _), *_others) = environments.servers(environment, RESOURCE_MANAGER)
         address = network.own_address(environment[NM_HOST], host)
         self._service = MasterService(address, new_authenticator())
+        self._token_at = address if credentials.of_kind(RM_KIND) is not None else ""
         self._page = StatusPage(address, self._status)
         self._base: BaseApplication | None = None
         self._flex: FlexApplication | None = None
@@ -206,7 +207,7 @@ class Master:
         control = MasterControl(plan, command, template, self._base, self._open_client, resumed=self._resumed)
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
-            description = FlexDescription(f"satellites of {own}", f"{tags.BASE}{own}")
+            description = FlexDescription(f"satellites of {own}", f"{tags.BASE}{own}", self._token_at)
             scheduler = environments.servers(self._environment, SCHEDULER)
             flex = self._flex = control.flex = FlexApplication(
                 self._open_client,

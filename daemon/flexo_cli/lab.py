@@ -77,13 +77,21 @@ def up(
             "and --loans count.",
         ),
     ] = False,
+    kerberos: Annotated[
+        bool, typer.Option("--kerberos", help="With --yarn: a secure cluster, with a KDC of its own.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
     if yarn:
         inference = 2 * int(loans) if infer_nodes is None else infer_nodes
-        yarn_lab.up(name, nodes, gpus, inference, flexod=flexod, loans=loans, as_json=as_json)
+        yarn_lab.up(
+            name, nodes, gpus, inference, kerberos=kerberos, flexod=flexod, loans=loans, as_json=as_json
+        )
         return
+    if kerberos:
+        complain("--kerberos needs --yarn: Slurm has no Kerberos of its own")
+        raise typer.Exit(ExitCode.USAGE)
     with explained(), ending_on_sigterm(), steps() as step:
         try:
             spec = LabSpec(

@@ -111,6 +111,11 @@ def submit(
     elastic_heterogeneous: Annotated[
         bool, typer.Option("--elastic-heterogeneous", help="Workers may be on several GPU types in one run.")
     ] = False,
+    keytab: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With Kerberos: the keytab of --principal; else kinit's tickets."),
+    ] = None,
+    principal: Annotated[str, typer.Option(metavar="NAME", help="Who submits, by --keytab.")] = "",
     conf: ConfOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when the job has ended, with 1 if it has failed.")
@@ -135,7 +140,9 @@ def submit(
         files = [yarn_submission.shipped_in(text) for text in file or ()]
         variables = yarn_submission.variables_in(export or ())
         choose(core, variables)
-        job = Submission(options, env, name, yarn_submission.with_script(files, command), variables)
+        tickets = yarn_submission.tickets_of(keytab, principal)
+        script = yarn_submission.with_script(files, command)
+        job = Submission(options, env, name, script, variables, tickets)
     except ValueError as error:
         complain(str(error))
         raise typer.Exit(ExitCode.USAGE) from error

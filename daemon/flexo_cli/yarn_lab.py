@@ -13,12 +13,12 @@ from flexo_cli.output import Json, complain, print_json, print_line, print_pairs
 from flexo_lab.layout import Layout
 from flexo_lab.processes import daemons_of
 from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn
+from flexo_lab.yarn.kerberos import tickets_as_text
 from flexo_lab.yarn.layout import WEB_PORT
 from flexo_lab.yarn.record import YarnRecord
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.resource_manager import ResourceManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,15 @@ class _Node:
 
 
 def up(
-    name: str, nodes: int, gpus: int, infer_nodes: int, *, flexod: bool, loans: bool, as_json: bool
+    name: str,
+    nodes: int,
+    gpus: int,
+    infer_nodes: int,
+    *,
+    kerberos: bool,
+    flexod: bool,
+    loans: bool,
+    as_json: bool,
 ) -> None:
     """Bring a YARN lab up, and print its state."""
     with explained(), ending_on_sigterm(), steps() as step:
@@ -46,6 +54,7 @@ def up(
                 infer_nodes=infer_nodes,
                 flexod=flexod,
                 loans=loans,
+                kerberos=kerberos,
             )
             bring_up_yarn(spec, step)
         except KeyboardInterrupt:
@@ -76,6 +85,7 @@ def print_state(name: str) -> None:
             ("directory", str(lab.layout.directory)),
             *(("ResourceManager", f"{host}:{port}, http://{host}:{WEB_PORT}") for host, port in lab.clients),
             *([("flexod", lab.yarn_layout.flexod)] if lab.spec.flexod else []),
+            *([("tickets", tickets_as_text(lab.yarn_layout))] if lab.spec.kerberos else []),
             *([("NOT alive", ", ".join(missing))] if missing else []),
         ]
     )
@@ -107,13 +117,14 @@ def state_as_json(name: str) -> dict[str, Json]:
 
 def _missing(lab: YarnLab) -> tuple[str, ...]:
     alive = {daemon.name for daemon in daemons_of(lab.layout.directory)}
-    expected = (*lab.spec.daemon_names, *(("munged", "flexod") if lab.spec.flexod else ()))
+    kdc = ("krb5kdc",) if lab.spec.kerberos else ()
+    expected = (*lab.spec.daemon_names, *kdc, *(("munged", "flexod") if lab.spec.flexod else ()))
     return tuple(name for name in expected if name not in alive)
 
 
 def _nodes(lab: YarnLab) -> list[_Node]:
     """All nodes that the ResourceManager knows; () if it does not answer."""
-    client = ResourceManager(lab.clients, user="root", timeout_s=5)
+    client = lab.client(timeout_s=5)
     name_of = {lab.yarn_layout.node(number): name for number, name in enumerate(lab.spec.node_names, 1)}
     with suppress(IpcError):
         return sorted(

@@ -11,6 +11,7 @@ from flexo_cli.output import Json, complain, print_json, print_line
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
 from flexo_yarn.configuration import ClientConfiguration
+from flexo_yarn.kerberos import Tickets
 from flexo_yarn.records import application_number, application_text
 from flexo_yarn.site_settings import FLEX_QUEUE
 from horovod_elastic.platforms.yarn import submission
@@ -99,6 +100,15 @@ def with_script(files: list[Shipped], command: list[str]) -> tuple[Shipped, ...]
     return tuple(files)
 
 
+def tickets_of(keytab: Path | None, principal: str) -> Tickets:
+    """Whose tickets a submission uses. Raises ValueError, saying what is allowed."""
+    if (keytab is None) != (not principal):
+        raise ValueError("--keytab and --principal go together; without both, kinit's ticket cache is used")
+    if keytab is not None and not os.access(keytab, os.R_OK):
+        raise ValueError(f"--keytab={keytab}: allowed is a file that you may read")
+    return Tickets(keytab and keytab.absolute(), principal)
+
+
 def variables_in(texts: Iterable[str]) -> dict[str, str]:
     """The variables in options NAME=VALUE; NAME alone means this shell's value. Raises ValueError."""
     found = {}
@@ -121,7 +131,11 @@ def run(job: Submission, cluster: ClientConfiguration, *, wait: bool, as_json: b
         return 0
     if not as_json:
         print_line(text)
-    report = submission.wait(cluster, application, lambda found: complain(f"{text}: {_state(found)}"))
+    client = submission.connect(cluster, job.tickets)
+    try:
+        report = submission.wait(client, application, lambda found: complain(f"{text}: {_state(found)}"))
+    finally:
+        client.close()
     succeeded = report.final_status == pb.APP_SUCCEEDED
     if as_json:
         print_json({**_as_json(application), "succeeded": succeeded, "diagnostics": report.diagnostics})

@@ -59,7 +59,8 @@ class Daemon:
     """A daemon of a lab: its name and its process id."""
 
     name: str
-    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod; rm and n1 of YARN."""
+    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod; of YARN, rm, n1 and
+    krb5kdc."""
     pid: int
 
 
@@ -238,7 +239,7 @@ def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
         return None  # a job's own process, or a helper such as slurmscriptd
     if names[0] == "slurmd" and "-N" in command:
         return f"slurmd {command[command.index('-N') + 1]}"
-    if names[0] in ("munged", "slurmctld", "mariadbd"):
+    if names[0] in ("munged", "slurmctld", "mariadbd", "krb5kdc"):
         return names[0]
     if names[0] == "java":
         options = (word for word in command if word.startswith(JAVA_NAME_OPTION))

@@ -189,6 +189,16 @@ def test_a_prometheus_source_needs_an_address_and_a_query():
     assert parse(f'[loaning]\nsource = "prometheus"\n{both}', "flexo.toml").loaning.prometheus_query == "up"
 
 
+def test_a_keytab_and_its_principal_go_together():
+    (problem,) = problems('[yarn]\nkeytab = "/etc/flexo.keytab"\n')
+    assert "[yarn] principal" in problem
+    (problem,) = problems('[yarn]\nprincipal = "flexo@EXAMPLE.COM"\n')
+    assert problem.startswith("flexo.toml:2: [yarn] principal")
+    assert "keytab" in problem
+    both = 'keytab = "/etc/flexo.keytab"\nprincipal = "flexo@EXAMPLE.COM"\n'
+    assert parse(f"[yarn]\n{both}", "flexo.toml").yarn.principal == "flexo@EXAMPLE.COM"
+
+
 def test_a_reclaim_too_short_for_its_steps_is_pointed_at_the_section():
     (problem,) = problems("[loaning]\nreclaim_s = 90\n")
     assert problem.startswith("flexo.toml:1: [loaning] save_within_s = 60.0 ")

@@ -59,7 +59,7 @@ def submission(client: ResourceManager, queue: str, name: str) -> pb.Application
 
 def end_all(lab: YarnLab) -> None:
     """Kill what still runs, and wait until its containers are gone."""
-    client = ResourceManager(lab.clients, user="root")
+    client = lab.client()
 
     def is_killed(application: pb.ApplicationId) -> bool:
         return client.kill(application, "the test ended")
@@ -91,7 +91,7 @@ class Application:
     @classmethod
     def submit(cls, lab: YarnLab, queue: str, user: str = "root", name: str = "test") -> Application:
         """Submit it, and register."""
-        client = ResourceManager(lab.clients, user=user)
+        client = lab.client(user)
         context = submission(client, queue, name)
         client.submit(context)
 
@@ -108,7 +108,7 @@ class Application:
     @staticmethod
     def kill(lab: YarnLab, application: pb.ApplicationId) -> None:
         """Kill an application, as `yarn application -kill` does."""
-        client = ResourceManager(lab.clients, user="root")
+        client = lab.client()
         wait_for("an application to end", partial(client.kill, application, "the test kills it"))
         client.close()
 

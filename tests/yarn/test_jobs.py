@@ -9,7 +9,6 @@ import signal
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,26 +191,15 @@ def test_what_cannot_be_is_refused_before_anything_starts(
     assert named in done.stderr
 
 
-def masters_of(job: YarnJob) -> list[int]:
-    """The pids of the job's ApplicationMasters."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            words = path.read_bytes()
-            if words.count(b"horovod_elastic.application_master") and str(job.folder).encode() in words:
-                found.append(int(path.parent.name))
-    return [pid for pid in found if b"bash" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def test_an_applicationmaster_that_is_killed_is_replaced_and_no_worker_notices(
     flexod: YarnLab, tmp_path: Path
 ) -> None:
     job = submit(flexod, tmp_path, "counting.py", elastic="3-8")  # two containers of the base are on one node
     job.wait_for_size(8)
-    workers, (before,) = job.workers(), masters_of(job)
+    workers, (before,) = job.workers(), job.masters()
     os.kill(before, signal.SIGKILL)
     job.wait_until("another attempt", lambda: job.report().current_attempt_id.attempt_id == 2)
-    wait_for("its process", lambda: len(masters := masters_of(job)) == 1 and masters != [before])
+    wait_for("its process", lambda: len(masters := job.masters()) == 1 and masters != [before])
     went = time.time() + 5
     job.wait_until("batches", lambda: any(event["time"] > went for event in job.events("commit")))
     assert job.workers() == workers

@@ -16,7 +16,6 @@ from flexo_lab.yarn import YarnLab
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.resource_manager import ResourceManager
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "training" / "scripts"
 FLEXO = str(Path(sys.executable).parent / "flexo")
@@ -40,7 +39,7 @@ class YarnJob(TrainingLogs):
 
     def report(self) -> pb.ApplicationReport:
         """What the ResourceManager says of it; patient while that is away."""
-        client = ResourceManager(self.lab.clients, user="root")
+        client = self.lab.client()
         deadline = time.monotonic() + BOUND_S
         try:
             while True:
@@ -69,6 +68,17 @@ class YarnJob(TrainingLogs):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if option in words and any(word.endswith(b"supervisor.py") for word in words):
                     found.append(pid)
+        return found
+
+    def masters(self) -> list[int]:
+        """The pids of its ApplicationMasters."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = path.read_bytes()
+                own = b"horovod_elastic.application_master" in words and str(self.folder).encode() in words
+                if own and b"bash" not in words:
+                    found.append(int(path.parent.name))
         return found
 
     def findings(self) -> str:
@@ -112,7 +122,7 @@ class YarnJob(TrainingLogs):
 
     def check_nothing_left(self) -> None:
         """No application of its, and none of its processes, within a while."""
-        client = ResourceManager(self.lab.clients, user="root")
+        client = self.lab.client()
         deadline = time.monotonic() + 30
         try:
             while flex := client.applications(states=(pb.ACCEPTED, pb.RUNNING), tags=[self._flex_tag]):
@@ -137,11 +147,13 @@ def submit(
     elastic: str = "",
     options: Sequence[str] = ("--gpus", "1", "--memory", "1G"),
     env: str = ENVIRONMENT,
+    shell: Sequence[str] = (),
 ) -> YarnJob:
-    """Submit a job that runs one of the scripts, as a user would."""
+    """Submit a job that runs one of the scripts, as a user would. `shell`: words before the command."""
     (folder / "logs").mkdir()
     size = ["--elastic", elastic] if elastic else []
     command = [
+        *shell,
         *(FLEXO, "yarn", "submit", "--json", *size, *options, "--env", env, "--"),
         *("python", script, "--log-dir", str(folder / "logs"), *arguments),
     ]

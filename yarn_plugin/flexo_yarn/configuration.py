@@ -23,6 +23,8 @@ _HOST: Final = "yarn.resourcemanager.hostname"
 _SEVERAL: Final = "yarn.resourcemanager.ha.enabled"
 _NAMES: Final = "yarn.resourcemanager.ha.rm-ids"
 HIGHEST_PRIORITY: Final = "yarn.cluster.max-application-priority"
+_PRINCIPAL: Final = "yarn.resourcemanager.principal"
+_SERVICE = re.compile(r"[^/@\s]+/[^/@\s]+@[^/@\s]+")
 
 
 class BadConfiguration(Exception):
@@ -50,6 +52,8 @@ class ClientConfiguration:
     """Whether NodeManagers give each container its GPUs, as far as these files tell."""
     highest_priority: int = 0
     """The highest priority of an application."""
+    principal: str = ""
+    """The ResourceManager's, where there is Kerberos; _HOST in it stands for its host."""
 
 
 def default_folder() -> Path:
@@ -73,15 +77,27 @@ def read_client(folder: Path) -> ClientConfiguration:
     settings = {**(read_file(core) if core.exists() else {}), **read_file(site)}
     ids = _resource_managers(site, settings)
     plugins = _value(settings, "yarn.nodemanager.resource-plugins", "").split(",")
+    kerberos = uses_kerberos(settings)
+    principal = _value(settings, _PRINCIPAL, "")
+    if kerberos and not _SERVICE.fullmatch(principal):
+        raise BadConfiguration(
+            site, f"says {_PRINCIPAL} is '{principal}'; allowed: NAME/HOST@REALM, or NAME/_HOST@REALM"
+        )
     return ClientConfiguration(
         resource_manager=_servers(site, settings, "yarn.resourcemanager.address", ids, 8032),
         scheduler=_servers(site, settings, "yarn.resourcemanager.scheduler.address", ids, 8030),
         web=_servers(site, settings, "yarn.resourcemanager.webapp.address", ids, 8088),
         default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
-        kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
+        kerberos=kerberos,
+        principal=principal,
         gpu_plugin=GPU in (each.strip() for each in plugins),
         highest_priority=_number(site, settings, HIGHEST_PRIORITY),
     )
+
+
+def uses_kerberos(settings: Mapping[str, str]) -> bool:
+    """Whether these settings, of core-site.xml, have the cluster use Kerberos."""
+    return _value(settings, "hadoop.security.authentication", "simple").lower() == "kerberos"
 
 
 def _resource_managers(site: Path, settings: Mapping[str, str]) -> tuple[str, ...]:

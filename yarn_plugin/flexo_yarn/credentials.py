@@ -15,6 +15,8 @@ VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 """The environment variable with the path of a container's credentials file."""
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 """The kind of the token with which an ApplicationMaster calls the ResourceManager."""
+RM_KIND = "RM_DELEGATION_TOKEN"
+"""The kind of the token with which a user's processes without tickets do so, where there is Kerberos."""
 _MAGIC, _VERSION = b"HDTS", 0
 
 

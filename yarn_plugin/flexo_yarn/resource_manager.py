@@ -11,15 +11,17 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.failover import FailoverClient, Servers
 from flexo_yarn.ipc.client import Client
 from flexo_yarn.ipc.connection import TIMEOUT_S
+from flexo_yarn.kerberos import Kerberos
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 
 
 class ResourceManager:
-    """The ResourceManager, for one thread at a time, called as `user` or with a token.
+    """The ResourceManager, for one thread at a time.
 
-    `servers`: where it listens; of several, the active one is called. `timeout_s`: the longest wait for one
-    answer. Every method raises Unreachable, Refused, and RemoteError.
+    `servers`: where it listens; of several, the active one is called. It is called with a token, by Kerberos,
+    or where there is no Kerberos, as `user`. `timeout_s`: the longest wait for one answer. Every method
+    raises Unreachable, Refused, and RemoteError.
     """
 
     def __init__(
@@ -27,10 +29,14 @@ class ResourceManager:
         servers: Servers,
         user: str = "",
         token: ipc_pb2.Token | None = None,
+        kerberos: Kerberos | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._client = FailoverClient(
-            [Client(each, PROTOCOL, token=token, user=user, timeout_s=timeout_s) for each in servers]
+            [
+                Client(each, PROTOCOL, token=token, kerberos=kerberos, user=user, timeout_s=timeout_s)
+                for each in servers
+            ]
         )
 
     def new_application(self) -> pb.GetNewApplicationResponse:
@@ -38,6 +44,11 @@ class ResourceManager:
         return self._client.call(
             "getNewApplication", pb.GetNewApplicationRequest(), pb.GetNewApplicationResponse
         )
+
+    def delegation_token(self, renewer: str) -> ipc_pb2.Token:
+        """A token for this caller's processes without tickets. `renewer`: the principal who may renew it."""
+        request = pb.GetDelegationTokenRequest(renewer=renewer)
+        return self._client.call("getDelegationToken", request, pb.GetDelegationTokenResponse).token
 
     def submit(self, context: pb.ApplicationSubmissionContext) -> None:
         """Submit an application."""

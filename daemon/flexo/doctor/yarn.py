@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo_yarn import loan_settings
-from flexo_yarn.configuration import BadConfiguration, read_file
+from flexo_yarn.configuration import BadConfiguration, read_client, read_file, uses_kerberos
+from flexo_yarn.kerberos import INSTALL
 from flexo_yarn.site_settings import (
     CAPACITY_SCHEDULER,
     FLEX_QUEUE,
@@ -32,7 +34,7 @@ def examine_yarn(folder: Path) -> list[Finding]:
         site = read_file(site_file)
         # YARN reads the types of resources from a file of their own, or from yarn-site.xml.
         types = {**site, **read_file(types_file)} if types_file.exists() else site
-        findings = [*(_checked(each, site) for each in YARN_SITE), _gpus_counted(types)]
+        findings = [*(_checked(each, site) for each in YARN_SITE), _gpus_counted(types), *_kerberos(folder)]
         scheduler = site.get(_SCHEDULER, "CapacityScheduler").rpartition(".")[2]
         if scheduler != "CapacityScheduler":
             return [*findings, not_checked(queues_file.name, f"the cluster uses {scheduler}")]
@@ -95,6 +97,18 @@ def _gpus_counted(types: Mapping[str, str]) -> Finding:
         return ok(setting.name, ", ".join(named))
     what = f"{', '.join(named) or 'empty'}, and {setting.value} is not among them. {setting.why}"
     return problem(setting.name, what, f"Add {setting.value}, in resource-types.xml.")
+
+
+def _kerberos(folder: Path) -> list[Finding]:
+    """Whether this host can call a cluster with Kerberos; nothing for others. Raises BadConfiguration."""
+    core = folder / "core-site.xml"
+    if not core.exists() or not uses_kerberos(read_file(core)):
+        return []
+    principal = read_client(folder).principal
+    if importlib.util.find_spec("gssapi") is None:
+        what = "the cluster uses Kerberos, and this host has no Python package gssapi"
+        return [problem("kerberos", what, f"Where flexod runs, and where people submit: {INSTALL}.")]
+    return [ok("kerberos", f"the ResourceManager is {principal}")]
 
 
 def _flex_queue(queues: Mapping[str, str]) -> Finding:

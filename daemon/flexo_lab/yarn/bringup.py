@@ -12,7 +12,7 @@ from flexo_lab.layout import Layout, labs_root
 from flexo_lab.ports import free_ports
 from flexo_lab.processes import wait_until
 from flexo_lab.teardown import Progress, silent
-from flexo_lab.yarn import jars
+from flexo_lab.yarn import jars, kerberos
 from flexo_lab.yarn.files import flexo_toml, write_files
 from flexo_lab.yarn.lab import YarnLab
 from flexo_lab.yarn.labels import label_inference_nodes
@@ -20,7 +20,6 @@ from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.resource_manager import ResourceManager
 
 _UP_S = 120.0
 
@@ -34,6 +33,8 @@ def bring_up_yarn(spec: YarnLabSpec, progress: Progress = silent) -> YarnLab:
     if (reason := jars.why_unavailable()) is not None:
         raise LabUnavailable(reason)
     layout = Layout.of(spec.name)
+    if spec.kerberos and (reason := kerberos.why_unavailable()) is not None:
+        raise LabUnavailable(reason)
     jars.ensure(progress)
     return build_or_nothing(layout, lambda: _build(layout, spec, progress), progress)
 
@@ -43,6 +44,9 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
     progress("writing YARN's files")
     write_files(lab.yarn_layout, spec)
     layout.logs.mkdir(exist_ok=True)
+    if spec.kerberos:
+        progress("starting a KDC, making keytabs")
+        kerberos.start(lab.yarn_layout, spec.nodes)
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
     layout.write_bashrc(lab.environment()["PATH"])
@@ -68,7 +72,7 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
 
 def wait_for_nodes(lab: YarnLab) -> None:
     """Wait until the ResourceManager answers and all nodes run. Raises LabFailed with the end of its log."""
-    client = ResourceManager(lab.clients, user="root")
+    client = lab.client()
     nodes = len(lab.spec.node_names)
 
     def all_run() -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flexo_lab.flexod import FAST_LOANS
 from flexo_lab.layout import Layout
+from flexo_lab.yarn import kerberos
 from flexo_lab.yarn.layout import NODE_PORT, ZOOKEEPER_PORT, YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn import loan_settings
@@ -25,6 +26,8 @@ from flexo_yarn.site_settings import (
 ORDINARY_QUEUE = "default"
 FLEX_PERCENT = 5
 _LABEL_STORE = "yarn.node-labels.fs-store.root-dir"
+ADMINISTRATORS = ("root", kerberos.FLEXOD)
+"""flexod is root where there is no Kerberos. It views all applications: YARN has no lesser right to that."""
 _RECOVERY = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
 _LOG4J = """\
 log4j.rootLogger=INFO,file
@@ -40,6 +43,8 @@ def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
     common = {**_values(YARN_SITE), **_yarn_site(layout)}
     common |= _one_resource_manager(layout) if spec.resource_managers == 1 else _two(layout, spec)
     queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
+    if spec.kerberos:
+        common |= kerberos.yarn_site(layout)
     if spec.infer_nodes:
         common |= {**_values(loan_settings.LABELS), _LABEL_STORE: f"file://{layout.directory}/labels"}
         queues |= _inference_queue()
@@ -58,6 +63,11 @@ def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
 
 def flexo_toml(layout: Layout, yarn: YarnLayout, spec: YarnLabSpec) -> str:
     """Text of flexo.toml, which resizes and lends within seconds."""
+    identity = ""
+    if spec.kerberos:
+        identity = f"""
+        keytab = "{yarn.keytab(kerberos.FLEXOD)}"
+        principal = "{yarn.principal(kerberos.FLEXOD)}\""""
     text = f"""\
         [service]
         address = "{yarn.flexod}"
@@ -68,7 +78,7 @@ def flexo_toml(layout: Layout, yarn: YarnLayout, spec: YarnLabSpec) -> str:
 
         [yarn]
         conf = "{yarn.client_conf}"
-        flex_queue = "{FLEX_QUEUE}"
+        flex_queue = "{FLEX_QUEUE}"{identity}
 
         [event_store]
         path = "{layout.flexod}/journal.sqlite"
@@ -96,6 +106,7 @@ def _write(folder: Path, layout: YarnLayout, spec: YarnLabSpec, yarn_site: Mappi
         "hadoop.tmp.dir": str(layout.directory / "tmp"),
         "hadoop.security.authentication": "simple",
         "hadoop.rpc.protection": spec.protection.value,
+        **(kerberos.core_site(layout) if spec.kerberos else {}),
     }
     (folder / "core-site.xml").write_text(as_xml(core.items()))
     (folder / "yarn-site.xml").write_text(as_xml(yarn_site.items()))
@@ -110,7 +121,7 @@ def _values(settings: tuple[Setting, ...]) -> dict[str, str]:
 def _yarn_site(layout: YarnLayout) -> dict[str, str]:
     """What all parts of the lab have in common."""
     return {
-        "yarn.admin.acl": "root",
+        "yarn.admin.acl": ",".join(ADMINISTRATORS),
         # One machine is fast, and its tests wait for it.
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "2000",

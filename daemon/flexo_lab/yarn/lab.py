@@ -18,11 +18,13 @@ from flexo_lab.layout import Layout
 from flexo_lab.processes import Account
 from flexo_lab.requirements import SYSTEM_PATH
 from flexo_lab.teardown import Progress, silent, take_down
-from flexo_lab.yarn import jars
+from flexo_lab.yarn import jars, kerberos
 from flexo_lab.yarn.layout import CLIENT_PORT, SCHEDULER_PORT, YarnLayout
 from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn.failover import Servers
+from flexo_yarn.ipc.connection import TIMEOUT_S
+from flexo_yarn.resource_manager import ResourceManager
 
 _SERVER = "org.apache.hadoop.yarn.server"
 _CLASSES = {
@@ -92,6 +94,7 @@ class YarnLab:
             **clean_environment(account, self.name),
             "HADOOP_CONF_DIR": str(self.yarn_layout.client_conf),
             "HADOOP_USER_NAME": account.name,
+            **(kerberos.environment(self.yarn_layout) if self.spec.kerberos else {}),
             **(self._of_flexod() if self.spec.flexod else {}),
         }
 
@@ -132,6 +135,11 @@ class YarnLab:
             raise LabCommandFailed(f"{' '.join(args)} ended with status {done.returncode}: {said}")
         return done
 
+    def client(self, user: str = "root", timeout_s: float = TIMEOUT_S) -> ResourceManager:
+        """The ResourceManager, called as `user`: with Kerberos, by the keytab of that user."""
+        proof = kerberos.proof_of(self.yarn_layout, user) if self.spec.kerberos else None
+        return ResourceManager(self.clients, user=user, kerberos=proof, timeout_s=timeout_s)
+
     def start(self, daemon: str) -> None:
         """Start a daemon of YARN, which goes on with what it had stored. It need not answer yet."""
         kind = daemon if daemon == "zk" else "rm" if daemon in self.spec.rm_names else "node"
@@ -140,6 +148,7 @@ class YarnLab:
             *(java, f"-Xmx{_HEAP_MIB[kind]}m", *_JVM),
             f"{processes.JAVA_NAME_OPTION}{daemon}",
             f"-Dflexo.log={self.yarn_layout.log(daemon)}",
+            *([f"-Djava.security.krb5.conf={self.yarn_layout.krb5_conf}"] if self.spec.kerberos else []),
             *("-cp", f"{self.yarn_layout.conf(daemon)}:{jars.cached()}/*", _CLASSES[kind]),
             *([str(self.yarn_layout.zookeeper_cfg)] if kind == "zk" else []),
         ]

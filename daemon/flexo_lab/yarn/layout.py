@@ -43,6 +43,39 @@ class YarnLayout:
         """flexod's address, host:port: the value of FLEXO_DAEMON."""
         return f"{self._address(101)}:{FLEXOD_PORT}"
 
+    @property
+    def kdc(self) -> str:
+        """The address of the lab's KDC."""
+        return self._address(102)
+
+    @property
+    def kerberos(self) -> Path:
+        """The folder of the KDC, of the keytabs and of the lab's own tickets."""
+        return self.directory / "kerberos"
+
+    @property
+    def krb5_conf(self) -> Path:
+        """The file that KRB5_CONFIG names."""
+        return self.kerberos / "krb5.conf"
+
+    @property
+    def tickets(self) -> Path:
+        """The ticket cache that KRB5CCNAME names."""
+        return self.kerberos / "tickets"
+
+    @property
+    def realm(self) -> str:
+        """The lab's realm of Kerberos."""
+        return f"LAB{self.number}.FLEXO"
+
+    def keytab(self, name: str) -> Path:
+        """The keytab of "rm", "nm", "http" or a user."""
+        return self.kerberos / f"{name}.keytab"
+
+    def principal(self, name: str) -> str:
+        """The principal of a user."""
+        return f"{name}@{self.realm}"
+
     def node(self, number: int) -> str:
         """The address of the NodeManager with this number, from 1."""
         return self._address(number)

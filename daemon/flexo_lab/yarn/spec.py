@@ -40,9 +40,15 @@ class YarnLabSpec:
     """Whether flexod runs on it, with a munged for flexo's commands."""
     loans: bool = False
     """Whether flexod lends inference nodes to training, within seconds."""
+    kerberos: bool = False
+    """Whether Kerberos authenticates all calls, with a key distribution centre (KDC) of the lab's own."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.kerberos and self.resource_managers > 1:
+            raise BadSpec("kerberos: allowed with one ResourceManager only")
+        if self.kerberos and self.infer_nodes:
+            raise BadSpec("kerberos: allowed without infer_nodes only; a lab gives no labels by Kerberos")
         check_number("nodes", self.nodes, 1, 64)
         check_number("infer_nodes", self.infer_nodes, 0, 64)
         if self.loans and not self.infer_nodes:

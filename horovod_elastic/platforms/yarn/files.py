@@ -35,15 +35,23 @@ class Shipped:
 class Files:
     """Makes files known to YARN. Where the cluster has its own filesystem, `hadoop fs` uploads them."""
 
-    def __init__(self, default_filesystem: str, folder: str) -> None:
-        """`folder`: the name of this job's own folder of uploads."""
+    def __init__(self, default_filesystem: str, folder: str, *, secure: bool = False) -> None:
+        """`folder`: the name of this job's own folder of uploads. `secure`: there is Kerberos."""
+        self._secure = secure
         self._default = default_filesystem.rstrip("/")
         self._folder = f"{STAGING}/{folder}"
 
     def resource(self, file: Shipped) -> pb.NamedLocalResource:
         """What a container's launch says of a file. Raises Refused."""
         scheme = urlsplit(file.source).scheme
-        if not scheme and urlsplit(self._default).scheme not in ("", "file"):
+        own = not scheme and urlsplit(self._default).scheme not in ("", "file")
+        if self._secure and (own or scheme not in ("", "file")):
+            raise Refused(
+                f"{file.source} would come from {self._default if own else scheme}, and NodeManagers of a "
+                "cluster with Kerberos need a token for that, which flexo does not get; allowed there: "
+                "file:///PATH of a filesystem that all nodes have"
+            )
+        if own:
             return self._of_uri(file, self._uploaded(file))
         if scheme in ("", "file"):
             return self._of_path(file, Path(urlsplit(file.source).path))

@@ -1,4 +1,7 @@
-"""The flex application of a job: unmanaged, preemptible, and made when the first satellite is submitted.
+"""The flex application of a job: preemptible, and made when the first satellite is submitted.
+
+It is unmanaged: the job's ApplicationMaster drives it too. Where there is Kerberos, it has a small container
+of its own, for its token (flex_token.py).
 
 Each satellite is one container, on one node, with a priority of its own, because YARN's reports name nothing
 else that the job has chosen. The application's lifetime is the time limit of all of its satellites: YARN ends
@@ -20,6 +23,7 @@ from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.failover import Servers
 from flexo_yarn.ipc.errors import IpcError, RemoteError
+from flexo_yarn.ipc.errors import Refused as NotLetIn
 from flexo_yarn.labels import split
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import ALIVE, ENDED, container_text, grant_priority, living, satellite_number
@@ -27,11 +31,14 @@ from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.tags import APPLICATION_TYPE
 from horovod_elastic import threads
 from horovod_elastic.platforms.base import Found, GrantedWorkers, Refused, SatelliteStatus
+from horovod_elastic.platforms.yarn.flex_token import CONTAINER, OWN_PRIORITY, TokenReceiver
 from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
 from horovod_elastic.trace import say, say_error
 
 ACCEPTED_WITHIN_S: Final = 30.0
 """Longest wait until YARN accepts the application."""
+TOKEN_WITHIN_S: Final = 45.0
+"""Longest wait for its token, where a container brings it: less than the leader waits."""
 _LOOK_S = 0.1
 _PREEMPTED = "YARN takes its GPUs for another application"
 Launch = Callable[[GrantedWorkers, str], pb.ContainerLaunchContext]
@@ -57,6 +64,8 @@ class FlexDescription:
     name: str
     tag: str
     """Names the base application."""
+    token_at: str = ""
+    """The address to which a container brings the token; "": the ResourceManager gives it."""
 
 
 @dataclass
@@ -155,6 +164,8 @@ class FlexApplication:
         if running is not None:
             running.beats.close()
             running.master.finish(pb.APP_SUCCEEDED, "the job has ended")
+            if self._description.token_at:
+                self._end_own_container(running.id)
 
     def end_forgotten(self) -> None:
         """End what earlier attempts of the ApplicationMaster have opened, where nobody has kept its token.
@@ -182,6 +193,7 @@ class FlexApplication:
             held = {
                 each.priority.priority: each.container_id
                 for each in living(client.containers(report.current_attempt_id))
+                if each.priority.priority != OWN_PRIORITY
             }
         finally:
             client.close()
@@ -214,26 +226,61 @@ class FlexApplication:
             if running is None:
                 running = self._running = self._open(queue, time_limit_s)
             elif running.ends_at < time.time() + time_limit_s:
-                running.ends_at = time.time() + time_limit_s
-                client = self._open_client()
-                try:
-                    client.set_lifetime(running.id, running.ends_at)
-                finally:
-                    client.close()
+                self._extend(running, time.time() + time_limit_s)
             return running
+
+    def _extend(self, running: _Running, ends_at: float) -> None:
+        """Set the lifetime. Raises IpcError, but not if YARN takes this job's token no more.
+
+        Such tokens of Kerberos last for seven days. flexod extends the lifetime too.
+        """
+        client = self._open_client()
+        try:
+            client.set_lifetime(running.id, ends_at)
+            running.ends_at = ends_at
+        except NotLetIn as error:
+            say(f"only flexod extends the time of this job's satellites from now on: {error}")
+        finally:
+            client.close()
 
     def _open(self, queue: str, time_limit_s: int) -> _Running:
         """Submit the application and register. Raises IpcError, Refused."""
         client = self._open_client()
         try:
             context = self._submission(client, queue, time_limit_s)
-            client.submit(context)
-            token = self._token(client, context)
+            if self._description.token_at:
+                token = self._brought_token(client, context)
+            else:
+                client.submit(context)
+                token = self._token(client, context)
         finally:
             client.close()
         master = ApplicationMaster(self._scheduler, token)
         master.register()
         return _Running(context.application_id, master, token, time.time() + time_limit_s, self)
+
+    def _brought_token(self, client: ResourceManager, context: pb.ApplicationSubmissionContext) -> Token:
+        """Submit the application with a container of its own, which brings the token."""
+        try:
+            receiver = TokenReceiver(self._description.token_at)
+        except OSError as error:
+            raise Refused(f"nothing can listen on {self._description.token_at}: {error}") from error
+        try:
+            context.unmanaged_am, context.max_attempts = False, 1
+            context.resource.CopyFrom(CONTAINER)
+            context.am_container.CopyFrom(receiver.launch())
+            client.submit(context)
+            token = receiver.token(context.application_id, TOKEN_WITHIN_S)
+        finally:
+            receiver.close()
+        if token is None:
+            report = client.application(context.application_id)
+            client.kill(context.application_id, "its container did not start in time")
+            raise Refused(
+                f"YARN has started no container in {context.queue} within {TOKEN_WITHIN_S:.0f} s: "
+                f"{report.diagnostics.strip() or pb.ApplicationState.Name(report.state)}"
+            )
+        return token
 
     def _submission(
         self, client: ResourceManager, queue: str, time_limit_s: int
@@ -263,6 +310,19 @@ class FlexApplication:
             time.sleep(_LOOK_S)
         client.kill(context.application_id, "it was not accepted in time")
         raise Refused(f"YARN has not accepted an application in {context.queue}")
+
+    def _end_own_container(self, application: pb.ApplicationId) -> None:
+        """End the application's own container: YARN would wait ten minutes for it."""
+        client = self._open_client()
+        try:
+            attempt = client.application(application).current_attempt_id
+            for each in living(client.containers(attempt)):
+                if each.priority.priority == OWN_PRIORITY:
+                    client.signal(each.container_id, pb.FORCEFUL_SHUTDOWN)
+        except IpcError as error:
+            say(f"a container of the satellites' application ends some minutes later: {error}")
+        finally:
+            client.close()
 
     def _signal(self, containers: list[pb.ContainerId]) -> None:
         """Send SIGTERM. A container that YARN does not reach is stopped later."""

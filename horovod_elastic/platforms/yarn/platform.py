@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from flexo_protos.credentials import new_authenticator
+from flexo_yarn import credentials
+from flexo_yarn.credentials import RM_KIND
 from flexo_yarn.resource_manager import ResourceManager
 from horovod_elastic.job_plan import BaseJob, JobPlan, Site, host_of
 from horovod_elastic.platforms.base import Allocation, JobControl, NotInAJob
@@ -60,6 +63,17 @@ class YarnPlatform:
 
 
 def client_opener(environment: Mapping[str, str]) -> Callable[[], ResourceManager]:
-    """What opens a connection to the ResourceManager as the job's user. Raises NotInAJob."""
+    """What opens a connection to the ResourceManager as the job's user. Raises NotInAJob.
+
+    Where there is Kerberos, the submission has put a token into the credentials of all containers.
+    """
     servers, user = environments.servers(environment, RESOURCE_MANAGER), environment.get(USER, "")
-    return lambda: ResourceManager(servers, user=user)
+    if user:
+        return lambda: ResourceManager(servers, user=user)
+    try:
+        token = credentials.read(Path(environment[credentials.VARIABLE])).of_kind(RM_KIND)
+    except (KeyError, OSError, ValueError) as error:
+        raise NotInAJob(f"the credentials of this container: {error}") from error
+    if token is None:
+        raise NotInAJob(f"the credentials of this container have no {RM_KIND}, and {USER} is not set")
+    return lambda: ResourceManager(servers, token=token)

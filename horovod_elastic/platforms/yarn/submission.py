@@ -5,18 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.job_secret import SECRET_BYTES, fingerprint
 from flexo_yarn import tags
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.credentials import Credentials
 from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.kerberos import Kerberos, Tickets
 from flexo_yarn.records import ENDED, application_text, gpus, resource
 from flexo_yarn.resource_manager import ResourceManager
 from horovod_elastic.daemon_address import daemon_address
@@ -53,11 +56,20 @@ class Submission:
     files: tuple[Shipped, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """For all processes of the job."""
+    tickets: Tickets = field(default_factory=Tickets)
+    """Whose job it is, where there is Kerberos."""
 
 
 def user_of_calls() -> str:
     """The user whom calls without Kerberos name, as Hadoop's own clients choose it."""
     return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+
+
+def connect(cluster: ClientConfiguration, tickets: Tickets) -> ResourceManager:
+    """The cluster's ResourceManager, called by Kerberos where the cluster uses it."""
+    if cluster.kerberos:
+        return ResourceManager(cluster.resource_manager, kerberos=Kerberos(tickets, cluster.principal))
+    return ResourceManager(cluster.resource_manager, user=user_of_calls())
 
 
 def tags_of(options: JobOptions, secret: bytes) -> list[str]:
@@ -75,14 +87,12 @@ def tags_of(options: JobOptions, secret: bytes) -> list[str]:
 
 def submit(submission: Submission, cluster: ClientConfiguration) -> pb.ApplicationId:
     """Submit a job; return its base application. Raises Refused."""
-    if cluster.kerberos:
-        raise Refused("this cluster uses Kerberos, and flexo submits to clusters without it only so far")
-    user = user_of_calls()
-    client = ResourceManager(cluster.resource_manager, user=user)
+    client = connect(cluster, submission.tickets)
     try:
         new = client.new_application()
         _check_fits(submission.options, new.maximum_capability)
-        context = _context(submission, cluster, user, new.application_id)
+        tokens = [_delegation_token(client, cluster)] if cluster.kerberos else []
+        context = _context(submission, cluster, new.application_id, tokens)
         client.submit(context)
         _wait_until_accepted(client, new.application_id)
     except IpcError as error:
@@ -93,40 +103,58 @@ def submit(submission: Submission, cluster: ClientConfiguration) -> pb.Applicati
 
 
 def wait(
-    cluster: ClientConfiguration, application: pb.ApplicationId, tell: Callable[[pb.ApplicationReport], None]
+    client: ResourceManager, application: pb.ApplicationId, tell: Callable[[pb.ApplicationReport], None]
 ) -> pb.ApplicationReport:
     """Wait until an application has ended. `tell` is given its report whenever its state changes."""
-    client = ResourceManager(cluster.resource_manager, user=user_of_calls())
     state = None
+    while True:
+        try:
+            report = client.application(application)
+        except IpcError:
+            time.sleep(2.0)  # the ResourceManager may be restarting
+            continue
+        if report.state != state:
+            state = report.state
+            tell(report)
+        if state in ENDED:
+            return report
+        time.sleep(0.5)
+
+
+def _delegation_token(client: ResourceManager, cluster: ClientConfiguration) -> ipc_pb2.Token:
+    """What the job's processes, which have no tickets, call the ResourceManager with. It renews the token.
+
+    Raises IpcError, Refused.
+    """
+    addresses = [(_ip(host), port) for host, port in cluster.resource_manager]
+    token = client.delegation_token(Kerberos(Tickets(), cluster.principal).server(addresses[0][0]))
+    # By which the ResourceManager, or each of several, recognizes its own tokens.
+    token.service = ",".join(f"{address}:{port}" for address, port in addresses)
+    return token
+
+
+def _ip(host: str) -> str:
     try:
-        while True:
-            try:
-                report = client.application(application)
-            except IpcError:
-                time.sleep(2.0)  # the ResourceManager may be restarting
-                continue
-            if report.state != state:
-                state = report.state
-                tell(report)
-            if state in ENDED:
-                return report
-            time.sleep(0.5)
-    finally:
-        client.close()
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise Refused(f"the ResourceManager's host {host}: {error}") from error
 
 
 def _context(
-    submission: Submission, cluster: ClientConfiguration, user: str, application: pb.ApplicationId
+    submission: Submission,
+    cluster: ClientConfiguration,
+    application: pb.ApplicationId,
+    tokens: Sequence[ipc_pb2.Token],
 ) -> pb.ApplicationSubmissionContext:
     options = submission.options
     secret = secrets.token_bytes(SECRET_BYTES)
-    files = Files(cluster.default_filesystem, application_text(application))
+    files = Files(cluster.default_filesystem, application_text(application), secure=cluster.kerberos)
     python, shipped = _python(submission)
     template = Template.of(
         python,
         [files.resource(each) for each in shipped],
-        _variables(submission, cluster, user),
-        Credentials(secrets={SECRET: secret}),
+        _variables(submission, cluster),
+        Credentials({each.service: each for each in tokens}, {SECRET: secret}),
     )
     return pb.ApplicationSubmissionContext(
         application_id=application,
@@ -157,7 +185,7 @@ def _python(submission: Submission) -> tuple[str, list[Shipped]]:
     return str(folder / "bin" / "python"), shipped
 
 
-def _variables(submission: Submission, cluster: ClientConfiguration, user: str) -> dict[str, str]:
+def _variables(submission: Submission, cluster: ClientConfiguration) -> dict[str, str]:
     variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     variables |= submission.variables
     if daemon := daemon_address():
@@ -165,9 +193,10 @@ def _variables(submission: Submission, cluster: ClientConfiguration, user: str) 
     variables |= {
         RESOURCE_MANAGER: servers_text(cluster.resource_manager),
         SCHEDULER: servers_text(cluster.scheduler),
-        USER: user,
         "PYTHONUNBUFFERED": "1",
     }
+    if not cluster.kerberos:
+        variables[USER] = user_of_calls()
     if cluster.gpu_plugin:
         variables[GPU_PLUGIN] = "1"
     return variables

@@ -7,11 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from flexo.config import parse
 from flexo_lab import BadSpec
+from flexo_lab.layout import Layout
 from flexo_lab.yarn import YarnLabSpec
-from flexo_lab.yarn.files import write_files
+from flexo_lab.yarn.files import flexo_toml, write_files
 from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.record import YarnRecord
+from flexo_yarn.configuration import read_client
 
 
 def read(path: Path) -> dict[str, str]:
@@ -76,3 +79,19 @@ def test_a_record_is_read_as_it_was_written_and_a_broken_one_is_none(tmp_path: P
     path.write_text("{")
     assert YarnRecord.read(path) is None
     assert YarnRecord.read(tmp_path / "elsewhere.json") is None
+
+
+def test_with_kerberos_clients_know_the_principal_and_flexod_has_a_keytab(tmp_path: Path) -> None:
+    layout, spec = YarnLayout(tmp_path, 10000), YarnLabSpec(nodes=1, kerberos=True)
+    write_files(layout, spec)
+    found = read_client(layout.client_conf)
+    assert (found.kerberos, found.principal) == (True, f"rm/_HOST@{layout.realm}")
+    settings = parse(flexo_toml(Layout(tmp_path), layout, spec), "flexo.toml").yarn
+    assert (settings.keytab, settings.principal) == (layout.keytab("flexo"), f"flexo@{layout.realm}")
+    realms = {YarnLayout(tmp_path, number).realm for number in (10000, 10001)}
+    assert len(realms) == 2
+
+
+def test_kerberos_and_inference_nodes_are_refused_together() -> None:
+    with pytest.raises(BadSpec, match="kerberos: allowed"):
+        YarnLabSpec(kerberos=True, infer_nodes=1)

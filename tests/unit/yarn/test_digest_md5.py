@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flexo_yarn.ipc.digest_md5 import (
-    AUTH,
-    CONFIDENTIALITY,
-    INTEGRITY,
-    DigestMd5,
-    Protection,
-    read_challenge,
-    signed,
-)
+from flexo_yarn.ipc.digest_md5 import DigestMd5, read_challenge, signed
+from flexo_yarn.ipc.protection import AUTH, CONFIDENTIALITY, INTEGRITY, Protection
 
 RFC = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'
 

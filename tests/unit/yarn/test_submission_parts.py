@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
 from flexo_yarn import credentials
 from flexo_yarn.configuration import BadConfiguration, read_client
-from flexo_yarn.credentials import AM_RM_KIND, Credentials, Token
+from flexo_yarn.credentials import AM_RM_KIND, RM_KIND, Credentials, Token
+from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.site_settings import as_xml
-from horovod_elastic.platforms.base import Refused
+from horovod_elastic.platforms.base import NotInAJob, Refused
+from horovod_elastic.platforms.yarn.environment import RESOURCE_MANAGER, USER
 from horovod_elastic.platforms.yarn.files import Files, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
+from horovod_elastic.platforms.yarn.platform import client_opener
 from horovod_elastic.platforms.yarn.template import Template
 
 HOST = {"yarn.resourcemanager.hostname": "rm1"}
@@ -43,6 +47,7 @@ def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> N
     named = {
         **HOST,
         "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:9032",
+        "yarn.resourcemanager.principal": "rm/_HOST@EXAMPLE.COM",
         "yarn.nodemanager.resource-plugins": "yarn.io/fpga, yarn.io/gpu",
     }
     core = {"fs.defaultFS": "hdfs://nn:8020", "hadoop.security.authentication": "kerberos"}
@@ -67,6 +72,7 @@ def test_several_resource_managers_have_an_address_each(tmp_path: Path) -> None:
         ({**SEVERAL, "yarn.resourcemanager.ha.rm-ids": " , "}, "ha.rm-ids"),
         ({**SEVERAL, "yarn.resourcemanager.ha.rm-ids": "a,b,c"}, r"hostname\.c"),
         ({**SEVERAL, "yarn.resourcemanager.scheduler.address.b": "b"}, r"scheduler\.address\.b"),
+        ({**HOST, "hadoop.security.authentication": "kerberos"}, "yarn.resourcemanager.principal"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_names_file_and_setting(
@@ -202,3 +208,52 @@ def test_without_hadoops_command_nothing_can_be_uploaded(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="hadoop"):
         Files("hdfs://nn:8020", "x").resource(Shipped(str(path), "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("default", "source", "named"),
+    [("hdfs://nn:8020", "{}/train.py", "hdfs://nn"), ("file:///", "s3a://bucket/env.tar.gz", "s3a")],
+)
+def test_with_kerberos_files_of_a_clusters_filesystem_are_refused(
+    tmp_path: Path, default: str, source: str, named: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.touch()
+    with pytest.raises(Refused, match="file:///") as refused:
+        Files(default, "x", secure=True).resource(Shipped(source.format(tmp_path), "f"))
+    assert named in str(refused.value)
+    shared = Files(default, "x", secure=True).resource(Shipped(f"file://{path}", "f"))
+    assert shared.value.resource.file == str(path)
+
+
+def test_a_keytab_needs_its_principal_and_must_be_readable(tmp_path: Path) -> None:
+    keytab = tmp_path / "keytab"
+    for file, principal, named in (
+        (None, "ada@EXAMPLE.COM", "--keytab"),
+        (keytab, "", "--principal"),
+        (keytab, "ada@EXAMPLE.COM", str(keytab)),
+    ):
+        with pytest.raises(ValueError, match=re.escape(named)):
+            yarn_submission.tickets_of(file, principal)
+    keytab.touch()
+    assert yarn_submission.tickets_of(keytab, "ada@EXAMPLE.COM").principal == "ada@EXAMPLE.COM"
+    assert yarn_submission.tickets_of(None, "").keytab is None
+
+
+def test_processes_of_a_job_call_the_resourcemanager_by_the_token_that_was_submitted(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    environment = {RESOURCE_MANAGER: "rm1:8032", credentials.VARIABLE: str(path)}
+    for content in (None, b"nothing", Credentials().to_bytes()):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(NotInAJob, match="credentials"):
+            client_opener(environment)
+    token = Token(identifier=b"ada", password=b"p", kind=RM_KIND, service="192.0.2.1:8032")
+    path.write_bytes(Credentials({"rm": token}).to_bytes())
+    assert token_of(client_opener(environment)()) == token
+    assert token_of(client_opener({**environment, USER: "ada"})()) is None
+
+
+def token_of(client: ResourceManager) -> Token | None:
+    (found,) = client._client._clients.values()
+    return found.token

@@ -103,7 +103,9 @@ class Manager:
 
     def close(self) -> None: ...
 
-    def rest(self, address: object, path: str, query: dict[str, str], timeout_s: float) -> Any:
+    def rest(
+        self, address: object, path: str, query: dict[str, str], timeout_s: float, kerberos: object
+    ) -> Any:
         match path:
             case "info":
                 return {"clusterInfo": {"id": 17, "hadoopVersion": "3.5.0"}}

@@ -34,6 +34,35 @@ def site(folder: Path, end: str = "", value: str | None = None) -> Path:
     return folder
 
 
+def secure(folder: Path, principal: str) -> Path:
+    """The same with Kerberos."""
+    core = {"hadoop.security.authentication": "kerberos"}
+    (folder / "core-site.xml").write_text(as_xml(core.items()))
+    path = site(folder) / "yarn-site.xml"
+    values = {
+        **{each.name: each.value for each in YARN_SITE},
+        "yarn.resourcemanager.hostname": "rm1",
+        "yarn.resourcemanager.principal": principal,
+    }
+    path.write_text(as_xml(values.items()))
+    return folder
+
+
+@pytest.mark.parametrize(("installed", "level"), [(True, Level.OK), (False, Level.PROBLEM)])
+def test_a_host_of_a_cluster_with_kerberos_needs_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool, level: Level
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+    found = {each.check: each for each in examine_yarn(secure(tmp_path, "rm/_HOST@EXAMPLE.COM"))}
+    assert found["kerberos"].level is level
+    assert installed or "flexo[kerberos]" in found["kerberos"].fix
+
+
+def test_a_principal_that_cannot_be_one_is_named(tmp_path: Path) -> None:
+    (found,) = examine_yarn(secure(tmp_path, "rm"))
+    assert "yarn.resourcemanager.principal" in found.what
+
+
 def levels(folder: Path) -> dict[str, Level]:
     return {each.check: each.level for each in examine_yarn(folder) if each.level is not Level.OK}
 

@@ -10,6 +10,7 @@ from flexo_protos.hadoop import ipc_pb2 as pb
 from flexo_yarn.ipc.connection import TIMEOUT_S, Address, Connection
 from flexo_yarn.ipc.errors import Unreachable
 from flexo_yarn.ipc.framing import M
+from flexo_yarn.kerberos import Kerberos
 
 
 @dataclass(slots=True)
@@ -19,6 +20,7 @@ class Client:
     address: Address
     protocol: str
     token: pb.Token | None = None
+    kerberos: Kerberos | None = None
     user: str = ""
     timeout_s: float = TIMEOUT_S
     _connection: Connection | None = None
@@ -38,7 +40,12 @@ class Client:
                 if isinstance(error.__cause__, TimeoutError):
                     raise  # a server that hangs accepts connections, and would cost another timeout
         self._connection = Connection(
-            self.address, self.protocol, token=self.token, user=self.user, timeout_s=self.timeout_s
+            self.address,
+            self.protocol,
+            token=self.token,
+            kerberos=self.kerberos,
+            user=self.user,
+            timeout_s=self.timeout_s,
         )
         return self._connection.call(method, request, answer)
 

@@ -13,9 +13,12 @@ from typing import Final
 from google.protobuf.message import Message
 
 from flexo_protos.hadoop import ipc_pb2 as pb
-from flexo_yarn.ipc.digest_md5 import DigestMd5, Protection, read_challenge
+from flexo_yarn.ipc.digest_md5 import DigestMd5, read_challenge
 from flexo_yarn.ipc.errors import Refused, RemoteError, Unreachable
 from flexo_yarn.ipc.framing import LENGTH, LONGEST_FRAME, Frame, M, frame
+from flexo_yarn.ipc.protection import Protection
+from flexo_yarn.ipc.sasl_gssapi import GssapiClient
+from flexo_yarn.kerberos import Kerberos
 
 Address = tuple[str, int]
 """Host and port of a server."""
@@ -32,9 +35,9 @@ _CONTEXT, _SASL_MESSAGE = -3, -33
 class Connection:
     """A connection to the server at `address`. Not for two threads at once; any error closes it.
 
-    `protocol`: the Java name of the server's interface. `token`: proves the caller. Without a token, the
-    server believes that the caller is `user`; clusters with Kerberos refuse that. Raises Unreachable and
-    Refused.
+    `protocol`: the Java name of the server's interface. `token`: proves the caller; else `kerberos` does.
+    Without both, the server believes that the caller is `user`; clusters with Kerberos refuse that. Raises
+    Unreachable and Refused.
     """
 
     def __init__(
@@ -43,9 +46,11 @@ class Connection:
         protocol: str,
         *,
         token: pb.Token | None = None,
+        kerberos: Kerberos | None = None,
         user: str = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        proves = token is not None or kerberos is not None
         self._protocol = protocol
         self._client_id = os.urandom(16)
         self._calls = 0
@@ -59,12 +64,12 @@ class Connection:
             raise Unreachable(f"{self._where}: {error}") from error
         with self._closed_on_error():
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.sendall(
-                _MAGIC + bytes([_VERSION, _SERVICE_CLASS, _PLAIN if token is None else _SASL])
-            )
+            self._socket.sendall(_MAGIC + bytes([_VERSION, _SERVICE_CLASS, _SASL if proves else _PLAIN]))
             if token is not None:
-                self._authenticate(token)
-            user_info = pb.UserInformation(effective_user=user) if token is None else None
+                self._protection = self._proved_by_token(token)
+            elif kerberos is not None:
+                self._protection = self._proved_by_tickets(kerberos)
+            user_info = None if proves else pb.UserInformation(effective_user=user)
             self._send(
                 self._header(_CONTEXT, retry_count=-1),
                 pb.IpcConnectionContext(user_info=user_info, protocol=protocol),
@@ -103,25 +108,48 @@ class Connection:
 
     # --- authentication ---------------------------------------------------------------------------------
 
-    def _authenticate(self, token: pb.Token) -> None:
-        """Prove that this client has `token`. Raises Refused."""
-        offered = self._negotiate(pb.RpcSasl(state=pb.RpcSasl.NEGOTIATE))
-        auth = next((each for each in offered.auths if each.method == "TOKEN"), None)
-        if auth is None:
-            methods = ", ".join(each.method for each in offered.auths) or "nothing"
-            raise Refused(f"{self._where}: the server takes no token; it offers {methods}")
+    def _proved_by_token(self, token: pb.Token) -> Protection | None:
+        """Prove that this client has `token`; what protects messages from now on. Raises Refused."""
+        auth = self._offered("TOKEN", "token")
         challenge = read_challenge(auth.challenge)
         service = f"{auth.protocol}/{auth.server_id}"
         user, password = (base64.b64encode(part).decode() for part in (token.identifier, token.password))
         proof = DigestMd5(challenge, user, password, service)
+        done = self._negotiate(self._initiate(auth, proof.response()))
+        if done.state != pb.RpcSasl.SUCCESS or not proof.is_proved_by(done.token):
+            raise Refused(f"{self._where}: the server does not know the secret of the token")
+        return proof.protection()
+
+    def _proved_by_tickets(self, kerberos: Kerberos) -> Protection | None:
+        """Prove by Kerberos who calls; what protects messages from now on. Raises Refused."""
+        auth = self._offered("KERBEROS", "ticket of Kerberos")
+        server = kerberos.server(self._socket.getpeername()[0])
+        if (said := f"{auth.protocol}/{auth.server_id}") != server.partition("@")[0]:
+            raise Refused(f"{self._where}: the server says that it is {said}, and it should be {server}")
+        client = GssapiClient(kerberos.tickets.context(server))
+        answer = self._negotiate(self._initiate(auth, client.first()))
+        while answer.state == pb.RpcSasl.CHALLENGE:
+            response = pb.RpcSasl(state=pb.RpcSasl.RESPONSE, token=client.answer(answer.token))
+            answer = self._negotiate(response)
+        if answer.state != pb.RpcSasl.SUCCESS:
+            raise ValueError(f"{pb.RpcSasl.State.Name(answer.state)} within an authentication")
+        return client.finish(answer.token)
+
+    def _offered(self, method: str, what: str) -> pb.RpcSasl.Auth:
+        """This method, as the server offers it. Raises Refused."""
+        offered = self._negotiate(pb.RpcSasl(state=pb.RpcSasl.NEGOTIATE))
+        auth = next((each for each in offered.auths if each.method == method), None)
+        if auth is None:
+            methods = ", ".join(each.method for each in offered.auths) or "nothing"
+            raise Refused(f"{self._where}: the server takes no {what}; it offers {methods}")
+        return auth
+
+    @staticmethod
+    def _initiate(auth: pb.RpcSasl.Auth, token: bytes) -> pb.RpcSasl:
         chosen = pb.RpcSasl.Auth(
             method=auth.method, mechanism=auth.mechanism, protocol=auth.protocol, server_id=auth.server_id
         )
-        initiate = pb.RpcSasl(state=pb.RpcSasl.INITIATE, token=proof.response(), auths=[chosen])
-        done = self._negotiate(initiate)
-        if done.state != pb.RpcSasl.SUCCESS or not proof.is_proved_by(done.token):
-            raise Refused(f"{self._where}: the server does not know the secret of the token")
-        self._protection = proof.protection()
+        return pb.RpcSasl(state=pb.RpcSasl.INITIATE, token=token, auths=[chosen])
 
     def _negotiate(self, message: pb.RpcSasl) -> pb.RpcSasl:
         self._send(self._header(_SASL_MESSAGE, retry_count=-1), message)

@@ -15,28 +15,15 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-AUTH, INTEGRITY, CONFIDENTIALITY = "auth", "auth-int", "auth-conf"
-QUALITIES = (AUTH, INTEGRITY, CONFIDENTIALITY)
+from flexo_yarn.ipc.protection import AUTH, CONFIDENTIALITY, QUALITIES, Protection
+
 _CIPHER = "rc4"
 _MAC_BYTES = 10
 _VERSION = b"\0\1"
 _NUMBER = struct.Struct(">I")
 _NO_BODY = ":" + "0" * 32
 """What A2 ends with if messages are protected (RFC 2831, section 2.1.2.1)."""
-
-
-class Protection(Protocol):
-    """What protects the messages of a connection after authentication."""
-
-    def wrap(self, message: bytes) -> bytes:
-        """The protected form of a message that is sent."""
-        ...
-
-    def unwrap(self, protected: bytes) -> bytes:
-        """The message in its protected form. Raises ValueError if it was changed, repeated or left out."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import rest
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import IpcError, RemoteError
+from flexo_yarn.kerberos import Kerberos
 from flexo_yarn.records import (
     ALIVE,
     application_text,
@@ -63,7 +64,10 @@ class YarnCluster:
         site: Site,
         configuration: ClientConfiguration,
         open_client: Callable[[], ResourceManager],
+        kerberos: Kerberos | None = None,
     ) -> None:
+        """`kerberos`: proves who asks by REST, where the cluster has Kerberos."""
+        self._kerberos = kerberos
         self._settings = settings
         self._site = site
         self._configuration = configuration
@@ -217,7 +221,12 @@ class YarnCluster:
         for report, base in flex:
             named = jobs.get(application_text(base))
             found = read.satellites_of(
-                report, named, base, self._containers(report), read.ends_at(report, now), labels
+                report,
+                named,
+                base,
+                read.without_own(self._containers(report)),
+                read.ends_at(report, now),
+                labels,
             )
             if named is not None and named.owner != owner_of(report.user):
                 # The tag names another user's job.
@@ -257,7 +266,8 @@ class YarnCluster:
 
     def _rest(self, path: str, **query: str) -> Any:
         who = {"user.name": self._settings.user} if self._settings.user else {}
-        return rest.get_from_active(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
+        web, timeout_s = self._configuration.web, self._settings.timeout_s
+        return rest.get_from_active(web, path, {**query, **who}, timeout_s, self._kerberos)
 
     def _acted(self, what: str, act: Callable[[], object]) -> None:
         self._site.may_act()

@@ -16,18 +16,23 @@ from flexo_yarn.configuration import (
     default_folder,
     read_client,
 )
+from flexo_yarn.kerberos import Kerberos, Tickets
 from flexo_yarn.resource_manager import ResourceManager
 
 
 def connect(settings: YarnSettings, site: Site) -> YarnCluster:
     """Connect to the cluster. Its ResourceManager need not answer. Raises ActionRefused."""
     configuration = _configuration(settings)
-    return YarnCluster(settings, site, configuration, _opener(settings, configuration))
+    kerberos = _kerberos(settings, configuration)
+    opener = _opener(settings, configuration, kerberos)
+    return YarnCluster(settings, site, configuration, opener, kerberos)
 
 
 def authenticator(settings: YarnSettings, others: Authenticator) -> NotarizedSecrets:
     """Verifies leaders by the secrets of their jobs, and all others by `others`. Raises ActionRefused."""
-    return NotarizedSecrets(_opener(settings, _configuration(settings)), others)
+    configuration = _configuration(settings)
+    opener = _opener(settings, configuration, _kerberos(settings, configuration))
+    return NotarizedSecrets(opener, others)
 
 
 def _configuration(settings: YarnSettings) -> ClientConfiguration:
@@ -38,6 +43,14 @@ def _configuration(settings: YarnSettings) -> ClientConfiguration:
         raise ActionRefused(str(error)) from error
 
 
-def _opener(settings: YarnSettings, configuration: ClientConfiguration) -> Callable[[], ResourceManager]:
+def _kerberos(settings: YarnSettings, configuration: ClientConfiguration) -> Kerberos | None:
+    if not configuration.kerberos:
+        return None
+    return Kerberos(Tickets(settings.keytab, settings.principal or ""), configuration.principal)
+
+
+def _opener(
+    settings: YarnSettings, configuration: ClientConfiguration, kerberos: Kerberos | None
+) -> Callable[[], ResourceManager]:
     user, servers = settings.user or getpass.getuser(), configuration.resource_manager
-    return lambda: ResourceManager(servers, user=user, timeout_s=settings.timeout_s)
+    return lambda: ResourceManager(servers, user=user, kerberos=kerberos, timeout_s=settings.timeout_s)

@@ -89,9 +89,14 @@ def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
     return None
 
 
+def without_own(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
+    """The containers of an application, without that of its ApplicationMaster."""
+    return [each for each in containers if each.priority.priority > 0]
+
+
 def gang_of(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
     """The containers of a base's last run, without the ApplicationMaster's own (flexo_yarn/runs.py)."""
-    gang = [each for each in containers if each.priority.priority > 0]
+    gang = without_own(containers)
     last = max((run_of(each.priority.priority) for each in gang), default=0)
     return [each for each in gang if run_of(each.priority.priority) == last]
 
