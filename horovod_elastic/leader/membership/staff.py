@@ -11,6 +11,8 @@ from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
 
 RESTARTS_PER_SLOT = 3
 """Number of times that a worker that died is started again in its slot."""
+KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
+"""Exit codes of a process that SIGKILL or SIGTERM has ended."""
 ENDING = "the job is ending"
 
 
@@ -59,7 +61,8 @@ class Staff:
         matters = member or end_matters(worker, was, exit_code)
         if exit_code == 0 and matters and not agent.leaving:
             return commands + self.finish(now)
-        if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
+        in_order = exit_code == 0 and was is WorkerState.FINISHED
+        if matters and not in_order and not self._was_taken(agent, exit_code):
             self._job.note_failure(exit_code or 1)
         if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
             commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
@@ -68,6 +71,10 @@ class Staff:
         if not worker.newcomer and not worker.in_loop:
             self._doom(now)
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
+
+    def _was_taken(self, agent: Agent, exit_code: int) -> bool:
+        """Whether the cluster, and not the script, has ended a worker: a satellite's, while the job ends."""
+        return self._job.finishing and not agent.base and exit_code in KILLED
 
     def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
         """Let an agent's workers leave: at the next boundary if they train, else at once."""

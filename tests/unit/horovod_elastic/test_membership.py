@@ -351,6 +351,27 @@ def test_a_failure_while_tidying_up_is_the_jobs() -> None:
     assert world.end.exit_code == 5
 
 
+@pytest.mark.parametrize(("exit_code", "job_ends_with"), [(-9, 0), (143, 0), (-11, 139), (5, 5)])
+def test_a_satellite_that_the_cluster_takes_while_the_job_ends_does_not_fail_the_job(
+    exit_code: int, job_ends_with: int
+) -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.finish()
+    world.exit("w2", exit_code)
+    world.exit("w1", 0)
+    assert world.end is not None
+    assert world.end.exit_code == job_ends_with
+
+
+def test_a_worker_of_the_base_that_is_killed_while_it_tidies_up_fails_the_job() -> None:
+    world = training_world({"b1": 2})
+    world.finish()
+    world.exit("w2", -9)
+    world.exit("w1", 0)
+    assert world.end is not None
+    assert world.end.exit_code == 137
+
+
 def test_one_that_finished_is_not_killed_when_the_others_have_to_start_over() -> None:
     world = training_world({"b1": 3})
     world.processes["w1"].part.finish()
