@@ -88,6 +88,8 @@ class Polled:
     jobs: int
     """Jobs that one poll finds, satellites and waiting demand included."""
     containers: int
+    load: float = 0.0
+    """The machine's load average over the minute before the polls end: who else wants its cores."""
     polls: list[Poll] = field(default_factory=list)
     without: list[Stretch] = field(default_factory=list)
     beside: list[Stretch] = field(default_factory=list)
@@ -115,6 +117,7 @@ def measure(nodes: int, options: Options, tell: Tell, *, asynchronous: bool) -> 
             for _ in range(options.polls):
                 time.sleep(_POLLS_APART_S)
                 found.polls.append(poller.poll())
+            found.load = os.getloadavg()[0]
             for turn in range(1, options.rounds + 1):
                 where = f"{nodes} nodes, round {turn} of {options.rounds}: {options.stretch_s:.0f} s"
                 tell(f"{where} without flexod")

@@ -146,7 +146,8 @@ def _polled_lines(polled: Polled) -> Iterator[str]:
         f"{work.ordinary} applications and {work.elastic} elastic jobs, {work.waiting} applications that "
         f"wait; scheduling: {scheduling(polled)}"
     )
-    yield f"{_times('  one poll', polls)}, longest {max(polls):.2f} s, of {len(polls)}"
+    longest = f"longest {max(polls):.2f} s, of {len(polls)}; load average {polled.load:.1f}"
+    yield f"{_times('  one poll', polls)}, {longest}"
     for name in dict.fromkeys(name for each in polled.polls for name in each.calls):
         took = [each.calls[name][1] for each in polled.polls if name in each.calls]
         yield f"    {name:34}median {statistics.median(took):.3f} s"
@@ -174,6 +175,9 @@ def _rm_lines(polled: Polled) -> Iterator[str]:
         f"  its threads for clients: {rm_part(polled.beside):.2%} of its CPU time with flexod, which polled "
         f"every {seconds / max(1, polls):.1f} s; {rm_part(polled.without):.2%} without"
     )
+    idle = sum(each.rm.clients for each in polled.without) / sum(each.rm.seconds for each in polled.without)
+    own = sum(each.clients for each in beside) - idle * seconds
+    yield f"    one poll takes {own / max(1, polls) * 1000:.0f} ms of them"
     if polled.asynchronous:
         part = sum(each.clients for each in beside) / rest
         yield f"    of the CPU time without its scheduling thread: {part:.2%}"

@@ -150,5 +150,5 @@ def test_figures_below_their_bounds_are_reached_and_those_above_are_missed() -> 
 
 def test_the_text_has_every_part_and_its_rival() -> None:
     text = "\n".join(report(2.0, 5.0, 0.2, 0.3).lines())
-    for said in ("satellite", "application that waits", "Slurm master", "without flexod", "1.00%", "3.00%"):
+    for said in ("satellite", "application that waits", "Slurm master", "without flexod", "1.00%", "300 ms"):
         assert said in text, said
