@@ -18,7 +18,7 @@ WITHOUT_LABS := etcd prometheus packages yarn
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,10 @@ bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minu
 bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 5 minutes; ARGS='--cases slow_reads')
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.abuse $(ARGS)
+
+bench-yarn: ## elastic jobs on YARN: how soon they grow, what they cost, what polls of 2,000 nodes cost (40 minutes; ARGS='--parts grants')
+	@./setup.sh yarn --lab=$@
+	@$(BIN)/python -m flexo_bench.yarn $(ARGS)
 
 deb: ## Debian packages of daemon and plugin, in build/deb
 	@./setup.sh unit

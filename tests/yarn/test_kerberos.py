@@ -127,7 +127,7 @@ def test_a_keytab_of_somebody_else_is_refused(secure_lab: YarnLab) -> None:
 
 def test_a_keytab_gets_new_tickets_when_the_old_ones_have_expired(secure_lab: YarnLab) -> None:
     layout = secure_lab.yarn_layout
-    server = f"rm/{layout.resource_manager}@{layout.realm}"
+    server = f"rm/{layout.resource_managers[0]}@{layout.realm}"
     command = ["kadmin.local", "-q", f'modprinc -maxlife "4 seconds" {layout.principal("ben")}']
     profile = {"KRB5_KDC_PROFILE": str(layout.kerberos / "kdc.conf")}
     subprocess.run(command, check=True, env={**secure_lab.environment(), **profile}, capture_output=True)

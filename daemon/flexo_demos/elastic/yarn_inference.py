@@ -9,16 +9,15 @@ from typing import Final
 
 from flexo_lab.errors import LabFailed
 from flexo_lab.yarn import YarnLab
+from flexo_lab.yarn.unmanaged import UnmanagedApplication, described
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_yarn.application_master import ApplicationGone, ApplicationMaster, Ask
+from flexo_yarn.application_master import ApplicationGone
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.loan_settings import INFERENCE_QUEUE
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import application_number, container_text, resource
-from flexo_yarn.resource_manager import ResourceManager
+from flexo_yarn.records import application_number, resource
 
 _BEAT_S: Final = 0.2
-_ACCEPTED_WITHIN_S: Final = 30.0
 _SERVES = "exec sleep 3600"
 
 
@@ -35,11 +34,15 @@ class Inference:
         self._wants = False
         self._asked_at = 0.0
         self._served_at: float | None = None
-        self._held: dict[str, pb.ContainerId] = {}
+        client = lab.client("serving")
         try:
-            self.job_id, self._master = self._registered(lab)
-        except IpcError as error:
+            context = described(client, "inference", INFERENCE_QUEUE, "INFERENCE")
+            self._own = UnmanagedApplication.submit(client, lab.scheduler, context)
+        except (IpcError, TimeoutError) as error:
             raise LabFailed(f"YARN does not let the inference application begin: {error}") from error
+        finally:
+            client.close()
+        self.job_id = application_number(self._own.application_id)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="inference", daemon=True)
         self._thread.start()
@@ -65,55 +68,28 @@ class Inference:
         self._over.set()
         self._thread.join()
         with suppress(IpcError, ApplicationGone):
-            self._master.finish(pb.APP_SUCCEEDED)
-
-    @staticmethod
-    def _registered(lab: YarnLab) -> tuple[int, ApplicationMaster]:
-        client = ResourceManager(lab.clients, user="serving")
-        try:
-            context = pb.ApplicationSubmissionContext(
-                application_id=client.new_application().application_id,
-                name="inference",
-                queue=INFERENCE_QUEUE,
-                unmanaged_am=True,
-                resource=resource(64, 1, 0),
-                am_container=pb.ContainerLaunchContext(),
-            )
-            client.submit(context)
-            deadline = time.monotonic() + _ACCEPTED_WITHIN_S
-            while time.monotonic() < deadline:
-                report = client.application(context.application_id)
-                if report.state == pb.ACCEPTED and report.HasField("am_rm_token"):
-                    master = ApplicationMaster(lab.scheduler, report.am_rm_token)
-                    master.register()
-                    return application_number(context.application_id), master
-                time.sleep(_BEAT_S)
-        finally:
-            client.close()
-        raise LabFailed(f"YARN accepts no application in the queue {INFERENCE_QUEUE}")
+            self._own.master.finish(pb.APP_SUCCEEDED)
 
     def _beat(self) -> None:
         """Heartbeats, until `close`, or until YARN has ended the application."""
-        servers = NodeManagers(self._master.nm_tokens)
-        asked = False
+        own, asked = self._own, False
+        servers = NodeManagers(own.master.nm_tokens)
         while not self._over.wait(_BEAT_S):
             with self._lock:
                 wants = self._wants
             if wants and not asked:
-                self._master.ask(Ask(1, self._amount, len(self.nodes)))
+                own.ask(1, len(self.nodes), self._amount)
             elif asked and not wants:
-                self._master.withdraw(1)
-                self._master.release(self._held.values())
-                self._held.clear()
+                own.master.withdraw(1)
+                own.master.release([each.id for each in own.held.values()])
+                own.held.clear()
             asked = wants
             try:
-                result = self._master.heartbeat()
-                for container in result.allocated:
+                for container in own.beat().allocated:
                     servers.start(container, pb.ContainerLaunchContext(command=[_SERVES]))
-                    self._held[container_text(container.id)] = container.id
             except ApplicationGone:
                 return
             except (IpcError, ContainerRefused):
                 continue
-            if wants and self._served_at is None and len(self._held) >= len(self.nodes):
+            if wants and self._served_at is None and len(own.held) >= len(self.nodes):
                 self._served_at = time.time()

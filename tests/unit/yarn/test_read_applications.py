@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+
 import pytest
 
 from flexo.clusters.yarn import read_applications as read
@@ -189,3 +191,19 @@ def test_users_that_this_host_does_not_know_have_owners_of_their_own() -> None:
     assert len(strangers) == 50
     assert all(int(each) > 1 << 39 for each in strangers)
     assert owner_of("nobody-of-this-name-1") == owner_of("nobody-of-this-name-1")
+
+
+def test_a_user_of_hundreds_of_applications_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def getpwnam(name: str) -> object:
+        asked.append(name)
+        return pwd.struct_passwd((name, "x", 1234, 1234, "", "/", "/bin/sh"))
+
+    monkeypatch.setattr("flexo.clusters.yarn.owners.pwd.getpwnam", getpwnam)
+    monkeypatch.setattr("flexo.clusters.yarn.owners.time.monotonic", lambda: 1e9)
+    assert {owner_of("someone-with-many-jobs") for _ in range(500)} == {"1234"}
+    assert asked == ["someone-with-many-jobs"]
+    monkeypatch.setattr("flexo.clusters.yarn.owners.time.monotonic", lambda: 1e9 + 60)
+    owner_of("someone-with-many-jobs")
+    assert len(asked) == 2  # an account may be made, or get another number

@@ -11,6 +11,7 @@ import pwd
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from flexo.model.queue import Principal
@@ -24,12 +25,19 @@ from flexo_yarn.tags import KEY
 REMEMBERED_S: Final = 300.0
 """How long an answer of the ResourceManager counts. It covers restarts of the ResourceManager."""
 _MOST_REMEMBERED: Final = 10_000
+_LOOKED_UP_EVERY_S: Final = 60.0
 _NO_UID: Final = 1 << 40
 """Users who are unknown on this host get numbers from here on, which no account has."""
 
 
 def uid_of(user: str) -> int:
     """The user's uid on this host; else a number of flexo's own, which is always the same."""
+    return _looked_up(user, int(time.monotonic() // _LOOKED_UP_EVERY_S))
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def _looked_up(user: str, _turn: int) -> int:
+    """Look the user up, once a turn: a poll names hundreds of users, and a directory may take a while."""
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:

@@ -1,0 +1,1 @@
+"""What elastic jobs on YARN cost: growth, the job's own process, and polls of a large cluster."""
