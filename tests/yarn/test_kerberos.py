@@ -185,11 +185,12 @@ def test_a_user_without_rights_in_the_queue_hears_yarns_refusal(secure_lab: Yarn
     submit(secure_lab, tmp_path, "counting.py", "--batches", "5", options=options).check_finished()
 
 
-@pytest.fixture(params=[Protection.PRIVACY, pytest.param(Protection.INTEGRITY, marks=pytest.mark.thorough)])
+@pytest.fixture(params=[Protection.PRIVACY, Protection.INTEGRITY])
 def protected_lab(request: pytest.FixtureRequest) -> Iterator[YarnLab]:
     yield from secure(f"sec-{request.param}", request.param, 1, flexod=False)
 
 
+@pytest.mark.thorough
 def test_a_job_runs_where_messages_are_signed_or_encrypted(protected_lab: YarnLab, tmp_path: Path) -> None:
     """The command is longer than a message of 64 KiB that the server takes in one piece."""
     options = (*SMALL, *keytab_of(protected_lab, "ada"), "--export", f"LONG={'x' * 40_000}")
