@@ -9,8 +9,10 @@ import signal
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from applications import SMALL_MIB, Application, wait_for
 from yarn_jobs import ENVIRONMENT, FLEXO, SCRIPTS, YarnJob, submit
@@ -226,3 +228,37 @@ def test_a_container_that_is_killed_is_replaced_in_the_base_and_given_back_in_a_
     job.stop()
     job.check_finished()
     check_total(job)
+
+
+def end_node(lab: YarnLab, host: str) -> None:
+    """Everything on a node ends at once, as when it loses its power: its NodeManager, and all containers."""
+    lab.kill(
+        next(
+            name for number, name in enumerate(lab.spec.node_names, 1) if lab.yarn_layout.node(number) == host
+        )
+    )
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("NM_HOST") == host:
+                process.kill()
+
+
+@pytest.mark.thorough
+def test_a_job_whose_applicationmasters_node_is_lost_trains_again(flexod: YarnLab, tmp_path: Path) -> None:
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-4")
+    job.wait_for_size(4)
+    lost = job.report().host
+    try:
+        end_node(flexod, lost)
+        job.wait_until("another attempt", lambda: job.report().current_attempt_id.attempt_id == 2, 240)
+        since = time.time() + 5
+        job.wait_until(
+            "batches", lambda: any(event["time"] > since for event in job.events("commit")), bound_s=240
+        )
+        job.stop()
+        job.check_finished()
+    finally:
+        for node in flexod.spec.node_names:
+            if not flexod.processes_of(node):
+                flexod.start(node)
+        wait_for_nodes(flexod)

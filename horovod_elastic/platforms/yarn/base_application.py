@@ -236,7 +236,11 @@ class BaseApplication:
         self._awaited.discard(slot)
         if (container := self._idle.pop(slot, None)) is None:
             self._beats.post(lambda: self._master.withdraw(slot))
-            raise OSError(f"YARN allocates no other container on {host_of(node)}")
+            why = f"YARN allocates no other container on {host_of(node)}"
+            if not self._taken and not self._gone:
+                self._taken = why  # the node may be lost: the job can begin anew elsewhere
+                self._on_taken(why)
+            raise OSError(why)
         return container
 
     # --- in the thread of heartbeats ----------------------------------------------------------------------

@@ -66,6 +66,7 @@ class Manager:
         self.hosts = itertools.cycle(["h1", "h1", "h2"])
         self.gone = False
         self.stops_with = 143
+        self.full = False
         self.taken: list[str] = []
         """What was said when YARN took containers of the base."""
         self.numbers = itertools.count(1)
@@ -84,6 +85,8 @@ class Manager:
             raise ApplicationGone("killed")
         if self.results:
             return self.results.pop(0)
+        if self.full:
+            return HeartbeatResult()
         given = [
             container(next(self.numbers), each, ask.node or next(self.hosts))
             for each, ask in self.asks.items()
@@ -211,6 +214,21 @@ def test_an_agent_that_is_started_again_gets_another_container_on_its_host(
     assert again.container.node_id.host == "h1"
     assert again.container.priority.priority == process.container.priority.priority
     assert manager.started == [2, 4]
+
+
+def test_a_job_that_gets_no_other_container_on_its_host_begins_anew(
+    make: Callable[..., BaseApplication], manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_application, "ANOTHER_WITHIN_S", 0.2)
+    base = make()
+    base.form(1, run=0)
+    process = base.launch("h1", LAUNCH)
+    manager.ends(1, 1)
+    assert process.wait() == 1
+    manager.full = True
+    with pytest.raises(OSError, match="h1"):
+        base.launch("h1", LAUNCH)
+    assert manager.taken == [base.taken]
 
 
 def test_another_attempt_goes_on_with_containers_and_asks_for_those_that_have_ended_meanwhile(

@@ -14,6 +14,8 @@ from flexo_cli.app import app
 from flexo_lab.yarn.files import write_files
 from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_yarn import loan_settings
+from flexo_yarn.configuration import read_file
 from flexo_yarn.site_settings import CAPACITY_SCHEDULER, RESOURCE_TYPES, YARN_SITE, as_xml
 
 QUEUES = {"yarn.scheduler.capacity.root.queues": "default,flex"}
@@ -118,6 +120,30 @@ def test_a_queue_that_is_not_preempted_is_a_problem(tmp_path: Path) -> None:
     added = f"<property><name>{name}</name><value>true</value></property></configuration>"
     (folder / "capacity-scheduler.xml").write_text(text.replace("</configuration>", added))
     assert levels(folder) == {"queue.flex": Level.PROBLEM}
+
+
+def lending(folder: Path, **queues: str) -> Path:
+    """A site that lends servers with the label "serving", as flexo needs it, but for `queues`."""
+    more = {each.name: each.value for each in loan_settings.of_flex_queue("serving")}
+    site(folder)
+    for name, values in (
+        ("yarn-site.xml", {each.name: each.value for each in loan_settings.LABELS}),
+        ("capacity-scheduler.xml", {**more, **queues}),
+    ):
+        found = {**read_file(folder / name), **values}
+        (folder / name).write_text(as_xml(found.items()))
+    return folder
+
+
+def test_settings_for_loans_are_looked_at_where_satellites_may_go_to_nodes_with_a_label(
+    tmp_path: Path,
+) -> None:
+    assert levels(lending(tmp_path)) == {}
+    guarantee = "yarn.scheduler.capacity.root.flex.accessible-node-labels.serving.capacity"
+    assert levels(lending(tmp_path, **{guarantee: "20"})) == {guarantee: Level.PROBLEM}
+    text = (lending(tmp_path) / "yarn-site.xml").read_text()
+    (tmp_path / "yarn-site.xml").write_text(text.replace("yarn.node-labels.enabled", "yarn.node-labels.else"))
+    assert levels(tmp_path) == {"yarn.node-labels.enabled": Level.PROBLEM}
 
 
 def test_fair_scheduler_is_refused_and_its_queues_are_not_looked_at(tmp_path: Path) -> None:
