@@ -134,7 +134,7 @@ bench-abuse: ## an honest leader's round trips while somebody abuses flexod (abo
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.abuse $(ARGS)
 
-bench-yarn: ## elastic jobs on YARN: how soon they grow, what they cost, what polls of 2,000 nodes cost (40 minutes; ARGS='--parts grants')
+bench-yarn: ## elastic jobs on YARN: how soon they grow, what they cost, what polls of 2,000 nodes cost (24 minutes; ARGS='--parts grants')
 	@./setup.sh yarn --lab=$@
 	@$(BIN)/python -m flexo_bench.yarn $(ARGS)
 

@@ -30,6 +30,16 @@ def main() -> None:
         print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
 
     report = Report(_command(), machine.facts())
+    try:
+        _measure(options, report, tell)
+    except KeyboardInterrupt:
+        sys.exit("make bench-yarn: interrupted; what was measured before is in " + str(options.json))
+    for line in report.lines():
+        print(line)
+    print(f"\nwritten: {options.json}; repeat with: {report.command}")
+
+
+def _measure(options: argparse.Namespace, report: Report, tell: polling.Tell) -> None:
     with tempfile.TemporaryDirectory(prefix="flexo-bench-yarn-") as folder:
         for part in options.parts:
             own = Path(folder) / part
@@ -41,9 +51,6 @@ def main() -> None:
             else:
                 _poll(options, report, tell)
             report.write(options.json)
-    for line in report.lines():
-        print(line)
-    print(f"\nwritten: {options.json}; repeat with: {report.command}")
 
 
 def _poll(options: argparse.Namespace, report: Report, tell: polling.Tell) -> None:
