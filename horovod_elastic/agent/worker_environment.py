@@ -16,6 +16,9 @@ from horovod_elastic.worker.sigterm import SATELLITE
 INJECT = Path(__file__).resolve().parents[1] / "inject"
 """The first folder on a worker's PYTHONPATH: its sitecustomize.py runs before the script."""
 
+_FIRST_PORT, _PORTS = 20_000, 10_000
+"""MASTER_PORT is one of these, the same for all workers of a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerLocation:
@@ -59,6 +62,9 @@ def environment_of(
         HOROVOD_CROSS_SIZE="1",
         HOROVOD_HOSTNAME=place.node,
         HOROVOD_GLOO_IFACE=place.interface,
+        FLEXO_ELASTIC="1" if job.elastic else "0",
+        FLEXO_BASE=str(job.workers),
+        **_of_torchrun(order, place, job),
     )
     if order.newcomer:
         # A newcomer is alone until it joins, and the native core believes local and cross ranks.
@@ -74,6 +80,28 @@ def environment_of(
         )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment
+
+
+def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> dict[str, str]:
+    """The variables that torchrun sets. init_process_group sets some anew (worker/ddp/hooks.py)."""
+    rank = order.projected_rank
+    return {
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.size),
+        "LOCAL_RANK": str(rank.local_rank),
+        "LOCAL_WORLD_SIZE": str(rank.local_size),
+        "GROUP_RANK": str(rank.cross_rank),
+        "GROUP_WORLD_SIZE": str(rank.cross_size),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank.rank),
+        "ROLE_WORLD_SIZE": str(rank.size),
+        "MASTER_ADDR": job.nodes[0].host,
+        "MASTER_PORT": str(_FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT),
+        "TORCHELASTIC_RUN_ID": job.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(job.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
 
 
 def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:

@@ -133,4 +133,5 @@ def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
         prepared=said.prepared,
         called=said.called,
         going=said.going,
+        layout=said.layout,
     )

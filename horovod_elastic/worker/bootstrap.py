@@ -16,7 +16,6 @@ from horovod_elastic.worker import (
     left_out,
     plain_samplers,
     sigterm,
-    torch_refusal,
 )
 
 _PATCHED = {
@@ -43,13 +42,19 @@ def install() -> None:
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
-    patching.after_import({"torch.distributed.rendezvous": lambda: torch_refusal.patch_rendezvous})
+    patching.after_import({"torch": _torch_hook})
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
     if choice.chosen() == choice.TORCH:
         from horovod_elastic.core.c10d import standin
 
         standin.install()
+
+
+def _torch_hook() -> patching.Patch:
+    from horovod_elastic.worker.ddp import hooks
+
+    return hooks.patch_torch
 
 
 def _hook(name: str) -> Callable[[], patching.Patch]:

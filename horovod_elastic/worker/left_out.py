@@ -162,3 +162,8 @@ def _belongs(made: Any, parameters: set[int]) -> bool:
     if optimizer is None:
         return hasattr(made, "unscale_")
     return not parameters.isdisjoint(_parameters(iter([optimizer])))
+
+
+def made() -> list[Any]:
+    """All schedulers and scalers that live, in the order in which they were made."""
+    return [each for reference in _made if (each := reference()) is not None]

@@ -76,6 +76,8 @@ class Session:
         self.speed = 0.0
         """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
         speeds count alike."""
+        self.layout = ""
+        """A digest of what must be the same on all workers; "" if the script has told nothing."""
         self.samples_per_step = 0
         """The number of this worker's samples in a step, if the script has said so; else 0."""
         self._part = ParticipantState()
@@ -112,6 +114,11 @@ class Session:
     def rank(self) -> int:
         """This worker's rank in `generation`."""
         return self._part.rank
+
+    @property
+    def place(self) -> RankPlacement:
+        """This worker's place in `generation`. Raises KeyError before the first."""
+        return self._places[self._part.generation]
 
     @property
     def boundary(self) -> int:
@@ -185,6 +192,11 @@ class Session:
                 self._paused_s = time.monotonic() - self._switches_since
                 self._switches_since = None
         self._steps.begin(self._waited())
+
+    def lacks_state(self) -> None:
+        """Note that this worker could not restore any state now: it is about to receive one."""
+        with self._changed:
+            self._part.begins(0, saved=True)
 
     def committed(self, progress: float = 0.0) -> None:
         """Count a committed mini-batch. `progress`: the part of the whole training that is done, if known."""
@@ -359,6 +371,7 @@ class Session:
                 progress=part.progress,
                 held=held,
                 paused_s=self._paused_s,
+                layout=self.layout,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))

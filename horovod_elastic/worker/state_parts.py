@@ -7,30 +7,14 @@ by themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from horovod.common.elastic import ObjectState, State
 from horovod.torch.elastic import state as horovods
 
-from horovod_elastic import stateful
 from horovod_elastic.worker import attached, sampler_order, spare_memory
-
-
-class StatePart(Protocol):
-    """A unit that is given and taken over separately: a model, an optimizer, a sampler, the attributes."""
-
-    def own(self) -> Any:
-        """The part's state: tensors and objects that can be pickled, in dictionaries, lists and tuples."""
-
-    def room(self) -> Any:
-        """The memory, in the structure of `own`, into which a giver's tensors are received where they fit."""
-
-    def take_over(self, theirs: Any) -> None:
-        """Take over the giver's state. Tensors of `room` that fitted are in it, with the giver's values."""
-
-    def settle(self) -> None:
-        """Do the work that follows on all ranks, also on the giver."""
+from horovod_elastic.worker.state_messages import StatePart
+from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
 
 
 def synced_by_horovod(state: State) -> bool:
@@ -56,57 +40,12 @@ def settle(state: State, parts: Iterable[StatePart]) -> None:
 
 def small(parts: Iterable[StatePart]) -> list[StatePart]:
     """The parts without the tensors of a model or an optimizer."""
-    return [part for part in parts if not isinstance(part, _Model | _Optimizer)]
+    return [part for part in parts if not isinstance(part, ModelPart | OptimizerPart)]
 
 
 def orders_of(state: ObjectState) -> StatePart:
     """A part in addition to `parts_of`: the samplers' orders, for newcomers."""
     return _Orders(state)
-
-
-class _Model:
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-
-    def own(self) -> Any:
-        return self._model.state_dict()
-
-    room = own
-
-    def take_over(self, theirs: Any) -> None:
-        own = self._model.state_dict()
-        written = [name for name, value in theirs.items() if _is_same_memory(own.get(name), value)]
-        if len(written) < len(own) or own.keys() != theirs.keys():
-            self._model.load_state_dict(theirs)
-
-    def settle(self) -> None:
-        pass
-
-
-class _Optimizer:
-    def __init__(self, handler: horovods.OptimizerStateHandler) -> None:
-        self._optimizer: torch.optim.Optimizer = handler.value
-        self._handler = handler
-
-    def own(self) -> Any:
-        return self._optimizer.state_dict()
-
-    def room(self) -> Any:
-        own = self.own()
-        return own if own["state"] else {**own, "state": spare_memory.to_receive(self._handler)}
-
-    def take_over(self, theirs: Any) -> None:
-        own = self._optimizer.state_dict()
-        if _structure(own) != _structure(theirs):  # this optimizer has no state yet
-            stateful.load_optimizer(self._optimizer, theirs)
-            return
-        for key, values in theirs["state"].items():
-            own["state"][key].update(values)
-        for group, values in zip(self._optimizer.param_groups, theirs["param_groups"], strict=True):
-            group.update({name: value for name, value in values.items() if name != "params"})
-
-    def settle(self) -> None:
-        pass
 
 
 class _Sampler:
@@ -173,28 +112,9 @@ def _part(handler: horovods.StateHandler) -> StatePart | None:
     """The part for a handler; None if the handler synchronises in a way of its own."""
     sync = type(handler).sync
     if sync is horovods.ModelStateHandler.sync:
-        return _Model(handler.value)
+        return ModelPart(handler.value)
     if sync is horovods.OptimizerStateHandler.sync:
-        return _Optimizer(handler)
+        return OptimizerPart(handler.value, lambda: spare_memory.to_receive(handler))
     if sync is not horovods.SamplerStateHandler.sync:
         return None
     return _Sampler(handler if hasattr(handler, "state_dict") else handler.value)
-
-
-def _structure(optimizer_state: Any) -> Any:
-    states = {key: sorted(map(str, values)) for key, values in optimizer_state["state"].items()}
-    return states, [len(group["params"]) for group in optimizer_state["param_groups"]]
-
-
-def _is_same_memory(one: Any, other: Any) -> bool:
-    return is_plain(one) and is_plain(other) and bool(one.data_ptr() == other.data_ptr())
-
-
-def is_plain(value: Any) -> bool:
-    """Whether the value is a tensor of plain bytes. Sparse, quantised and other ones are pickled whole."""
-    return bool(
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout is torch.strided
-        and not value.is_quantized
-        and not value.is_meta
-    )

@@ -229,6 +229,22 @@ class Communicator:
         """The transport between the members; None if there is only one."""
         return None if self._groups is None or self.place.size == 1 else GlooTransport(self._groups)
 
+    def groups(self) -> Groups:
+        """The process groups of the members. Raises RuntimeError before `build`."""
+        if self._groups is None:
+            raise RuntimeError("the communicator is not built")
+        return self._groups
+
+    def address(self) -> str:
+        """This machine's address towards the members. Raises RuntimeError before `build`."""
+        if self._channel is None:
+            raise RuntimeError("the communicator is not built")
+        return self._channel.own_address
+
+    def entries(self) -> BroadcastStore:
+        """The store in which the members find each other; it goes on until the communicator ends."""
+        return self._store
+
     def _say(self, *, waits: bool = False, blocked_by: Work | None = None) -> None:
         """Send rank 0 all steps that were not sent yet.
 

@@ -10,8 +10,9 @@ import atexit
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from horovod_elastic.core import python_layer
 from horovod_elastic.core.c10d import mpi_lib
 from horovod_elastic.core.c10d.library import Library
 from horovod_elastic.core.c10d.timeline import Timeline
@@ -82,6 +83,14 @@ class Layer:
         self.forget_handles()
         if communicator is not None:
             self.timeline.place(communicator.place.generation, communicator.place.rank)
+
+    def adopt(self, communicator: Communicator | None, process_sets: Sequence[Any]) -> None:
+        """See torch_core.FrontEnd.adopt."""
+        self.communicator = communicator
+        if communicator is not None:
+            from horovod.torch import mpi_ops  # imported by now: this object stands in for its library
+
+            python_layer.begin(mpi_ops, process_sets)
 
     def in_use(self) -> Communicator | None:
         """The communicator that the script may use now, or None."""

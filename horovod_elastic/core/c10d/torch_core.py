@@ -7,11 +7,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from horovod_elastic.core import python_layer
 from horovod_elastic.core.c10d.communicator import Communicator
-from horovod_elastic.core.c10d.layer import Layer
+from horovod_elastic.core.c10d.timeline import Timeline
 from horovod_elastic.core.interface import CoreFailed, RankPlacement, TensorTransport
 
 BREAKING_S = 2.0
@@ -19,12 +19,26 @@ BREAKING_S = 2.0
 _ALONE = RankPlacement(-1, 0, 1, 0, 1, 0, 1, "", "", 0)
 
 
-class TorchCore:
-    """The Core on torch.distributed. Made once, when `layer` has replaced Horovod's library (standin.py)."""
+class FrontEnd(Protocol):
+    """The script's side of the core: Horovod's layer (layer.py), or torch.distributed (worker/ddp)."""
 
-    def __init__(self, layer: Layer) -> None:
+    @property
+    def timeline(self) -> Timeline:
+        """Where communicators record what they do."""
+
+    def adopt(self, communicator: Communicator | None, process_sets: Sequence[Any]) -> None:
+        """Use this communicator from now on; None: there is none any more. The training thread calls it.
+
+        `process_sets`: the script's process sets that are part of the communicator.
+        """
+
+
+class TorchCore:
+    """The Core on torch.distributed. Made once, when `front` is ready to adopt communicators."""
+
+    def __init__(self, front: FrontEnd) -> None:
         self.process_sets: Sequence[Any] = ()
-        self._layer = layer
+        self._front = front
         self._present: Communicator | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -50,7 +64,7 @@ class TorchCore:
         """See Core.prepare."""
         sets, present = [each.ranks for each in self.process_sets], self._present
         gpu = None if present is None else present.gpu()
-        communicator = Communicator(place, sets, self._layer.timeline, gpu)
+        communicator = Communicator(place, sets, self._front.timeline, gpu)
         with self._lock:
             if place.generation in self._abandoned:
                 raise CoreFailed(f"generation {place.generation} was abandoned")
@@ -107,24 +121,22 @@ class TorchCore:
 
     def alone(self) -> None:
         """See Core.alone."""
-        communicator = Communicator(_ALONE, (), self._layer.timeline)
+        communicator = Communicator(_ALONE, (), self._front.timeline)
         communicator.build()
         self._install(communicator)
 
     def _install(self, communicator: Communicator) -> None:
-        from horovod.torch import mpi_ops
-
         if self._present is not None:
             self._waited_before_s += self._present.waited_s
             self._in_background(self._present)
         sets, self.process_sets = self.process_sets, ()
-        self._present = self._layer.communicator = communicator
-        python_layer.begin(mpi_ops, sets)
+        self._present = communicator
+        self._front.adopt(communicator, sets)
 
     def leave(self) -> None:
         """See Core.leave."""
-        present = self._present
-        self._present = self._layer.communicator = None
+        present, self._present = self._present, None
+        self._front.adopt(None, ())
         if present is not None:
             self._waited_before_s += present.waited_s
             present.close()

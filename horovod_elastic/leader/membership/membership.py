@@ -26,6 +26,7 @@ from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, W
 from horovod_elastic.leader.membership.takeover import Takeover, settle_all
 from horovod_elastic.phase import Phase
 
+UNLIKE = "its models or optimizers are not those of the others"
 ARRIVAL_BOUND_S = 120.0
 """Longest time for a broken generation's workers to be back at their last commit; then they are killed."""
 _LOST_WITH_LEADER = "it lost workers together with its leader"
@@ -267,6 +268,7 @@ class Membership:
     # --- what workers say of themselves --------------------------------------------------------------
 
     def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
+        worker.layout = status.layout
         if status.in_loop:
             worker.in_loop = True
             self._job.scalable = self._job.scalable or worker.member
@@ -288,7 +290,13 @@ class Membership:
         worker.is_ready()
         if worker.newcomer and (self._job.finishing or self._roster.agent_of(worker).leaving):
             return [worker.tell_to_leave(ENDING, now)]
+        if worker.newcomer and not self._fits(worker):
+            return [worker.tell_to_leave(UNLIKE, now), *self._proceed(now)]
         return self._proceed(now)
+
+    def _fits(self, worker: Worker) -> bool:
+        """Whether the worker's model exchanges the same messages as that of the present members."""
+        return all(each.layout in ("", worker.layout) for each in self._roster.members())
 
     def _arrived(self, worker: Worker, now: float) -> list[Command]:
         if worker.state is WorkerState.FINISHED and not worker.member:

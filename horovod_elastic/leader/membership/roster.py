@@ -43,6 +43,7 @@ class WorkerStatus:
     prepared: int = 0
     called: int = 0
     going: bool = False
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Worker:
     count."""
     waits: bool = False
     """Whether the worker was waiting when called. It is alone in the new generation until others come."""
+    layout: str = ""
+    """What must be the same on all workers that train together; "" if the worker has told nothing."""
     in_loop: bool = False
     """Whether the worker has entered hvd.elastic.run. Newcomers can join only workers there."""
     deadline: float | None = None

@@ -1,0 +1,174 @@
+"""The objects of a script that make up its training state, remembered as the script makes them.
+
+Every worker runs the same script, so the n-th model of one worker is the n-th of another.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from horovod_elastic import stateful
+from horovod_elastic.worker import left_out
+from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.state_messages import StatePart
+from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
+
+
+class Captured:
+    """The models, averaged models and optimizers of this process, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[Any]] = []
+        self._averaged: list[weakref.ref[Any]] = []
+        self._optimizers: list[weakref.ref[Any]] = []
+
+    def model(self, model: Any) -> None:
+        """Remember a DistributedDataParallel model."""
+        self._models.append(weakref.ref(model))
+
+    def averaged(self, model: Any) -> None:
+        """Remember an average of a model's parameters."""
+        self._averaged.append(weakref.ref(model))
+
+    def optimizer(self, optimizer: Any) -> None:
+        """Remember an optimizer."""
+        self._optimizers.append(weakref.ref(optimizer))
+
+    def models(self) -> list[Any]:
+        """The DistributedDataParallel models that live."""
+        return _living(self._models)
+
+    def optimizers(self) -> list[Any]:
+        """The optimizers that live."""
+        return _living(self._optimizers)
+
+    def layout(self) -> str:
+        """A digest of what must be the same on all workers; see torchs_own.bucket_layout."""
+        optimizers = [[len(group["params"]) for group in each.param_groups] for each in self.optimizers()]
+        others = [type(each).__name__ for each in left_out.made()]
+        buckets = [torchs_own.bucket_layout(model) for model in self.models()]
+        return f"{' '.join(buckets)} {optimizers} {others} {len(_living(self._averaged))}"
+
+    def parts(self) -> list[StatePart]:
+        """Everything that a worker without the state receives, in the same order on all workers."""
+        models = [ModelPart(each) for each in [*self.models(), *_living(self._averaged)]]
+        optimizers = [OptimizerPart(each) for each in self.optimizers()]
+        return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models())]
+
+    def memento(self) -> Callable[[], None]:
+        """Remember what a script changes in a step that does not count; the function brings it back.
+
+        The optimizers' own step does not take place in such a step. So parameters and the optimizers'
+        tensors do not change.
+        """
+        buffers = [dict(_copies(model.named_buffers())) for model in self.models()]
+        averaged = [dict(_copies(each.state_dict().items())) for each in _living(self._averaged)]
+        options = [[_options(group) for group in each.param_groups] for each in self.optimizers()]
+        others = [copy.deepcopy(stateful.capture(each)) for each in left_out.made()]
+
+        def bring_back() -> None:
+            for model, before in zip(self.models(), buffers, strict=True):
+                _write(dict(model.named_buffers()), before)
+            for each, before in zip(_living(self._averaged), averaged, strict=True):
+                _write(each.state_dict(), before)
+            for optimizer, groups in zip(self.optimizers(), options, strict=True):
+                for group, values in zip(optimizer.param_groups, groups, strict=True):
+                    group.update(values)
+            for made, saved in zip(left_out.made(), others, strict=True):
+                stateful.put_back(made, saved)
+
+        return bring_back
+
+
+class RandomNumbers:
+    """The generators of Python, NumPy and PyTorch, as a part of the state."""
+
+    def own(self) -> Any:
+        """See StatePart.own."""
+        numpy = sys.modules.get("numpy")
+        return {
+            "python": random.getstate(),
+            "numpy": numpy.random.get_state() if numpy else None,
+            "torch": dict(torchs_own.random_states()),
+        }
+
+    def room(self) -> Any:
+        """See StatePart.room."""
+        return None
+
+    def take_over(self, theirs: Any) -> None:
+        """See StatePart.take_over."""
+        random.setstate(theirs["python"])
+        numpy = sys.modules.get("numpy")
+        if numpy and theirs["numpy"] is not None:
+            numpy.random.set_state(theirs["numpy"])
+        torchs_own.set_random_states(theirs["torch"])
+
+    def settle(self) -> None:
+        """See StatePart.settle."""
+
+
+class _BufferSync:
+    """Whether the next forward pass of a DistributedDataParallel model begins with rank 0's buffers.
+
+    It does so after a pass whose gradients were exchanged, and not after one of an evaluation.
+    """
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+
+    def own(self) -> Any:
+        return [model.require_forward_param_sync for model in self._models]
+
+    def room(self) -> Any:
+        return None
+
+    def take_over(self, theirs: Any) -> None:
+        for model, its in zip(self._models, theirs, strict=True):
+            model.require_forward_param_sync = its
+
+    def settle(self) -> None:
+        pass
+
+
+class _Stateful:
+    """A scheduler or a gradient scaler."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def own(self) -> Any:
+        return stateful.capture(self._value)
+
+    def room(self) -> Any:
+        return None
+
+    def take_over(self, theirs: Any) -> None:
+        stateful.put_back(self._value, theirs)
+
+    def settle(self) -> None:
+        pass
+
+
+def _living(references: list[weakref.ref[Any]]) -> list[Any]:
+    return [each for reference in references if (each := reference()) is not None]
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a parameter group has besides its parameters, such as the learning rate."""
+    return {name: copy.copy(each) for name, each in group.items() if name != "params"}
+
+
+def _copies(tensors: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, each.detach().clone()) for name, each in tensors if hasattr(each, "detach"))
+
+
+def _write(into: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if name in into:
+            into[name].detach().copy_(value)

@@ -1,0 +1,419 @@
+"""The default process group of an elastic script: always the same object, with another inside after a resize.
+
+torch.distributed, DistributedDataParallel and the script hold this group from init_process_group to the end.
+Its collectives go to the group of the present generation. If one fails, because a member is gone, nobody
+hears of it: the group notes the failure, and from then on collectives have the effect that they have in a
+group of one, until the training loop has found its way into the next generation (training_loop.py). So no
+exception goes through a script, which could not go on after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from horovod_elastic.core.c10d.communicator import Communicator
+from horovod_elastic.core.c10d.requests import GLOBAL_SET
+from horovod_elastic.worker.ddp import torchs_own
+
+KEPT_BYTES = 1 << 20
+"""Tensors of the script's own collectives up to this size get their values back if the collective fails."""
+
+
+class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """The group (see the module). `rank`, `size`: what the script is told at first."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._communicator: Communicator | None = None
+        self._inside: Any = None
+        self._on_gpus = False
+        self._lock = threading.Lock()
+        self.muted = True
+        """Whether collectives have the effect of a group of one."""
+        self.guards = False
+        """Whether the script is to hear nothing of a failed collective."""
+        self.failure = ""
+        """Why a collective has failed; "" if none has since `enter`."""
+        self.weight = 1.0
+        """The factor for this worker's gradients (deal.Share.weight)."""
+
+    # --- for the training loop --------------------------------------------------------------------------
+
+    def enter(self, communicator: Communicator) -> None:
+        """Use this communicator. The group stays muted if it was."""
+        self._communicator, self._inside, self._on_gpus = communicator, None, False
+        self.failure = ""
+        place = communicator.place
+        if place.size > 1:
+            gloo = communicator.groups().gloo(GLOBAL_SET)
+            self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+
+    def is_told(self, rank: int, size: int) -> None:
+        """Tell the script this place: a newcomer's future one."""
+        self._rank, self._size = rank, size
+
+    def take_place(self) -> None:
+        """Tell the script its place in the communicator from now on."""
+        assert self._communicator is not None
+        self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
+
+    def leave(self) -> None:
+        """Be alone."""
+        self._communicator = self._inside = None
+        self.muted = True
+
+    def exchange(self, numbers: Sequence[int]) -> list[list[int]]:
+        """All members' numbers, by rank, even while the group is muted. Raises RuntimeError."""
+        own = torch.tensor(list(numbers), dtype=torch.int64)
+        if self._inside is None:
+            return [own.tolist()]
+        everybodys = [torch.empty_like(own) for _ in range(self._inside.size())]
+        self._inside.allgather([everybodys], [own]).wait()
+        return [each.tolist() for each in everybodys]
+
+    def broadcast_from(self, rank: int, tensor: torch.Tensor) -> Callable[[], object]:
+        """Begin to broadcast, even while the group is muted; the function waits. Raises RuntimeError."""
+        options = dist.BroadcastOptions()
+        options.rootRank = rank
+        return self._group_for(tensor).broadcast([tensor], options).wait  # type: ignore[no-any-return]
+
+    def note_failure(self, error: object) -> None:
+        """Note that a collective has failed. Any thread may call it."""
+        with self._lock:
+            self.failure = self.failure or str(error) or "a collective failed"
+            self.muted = True
+
+    @property
+    def is_on_gpus(self) -> bool:
+        """Whether tensors on GPUs go from GPU to GPU."""
+        return self._on_gpus
+
+    # --- for torch.distributed --------------------------------------------------------------------------
+
+    def rank(self) -> int:
+        """This worker's rank, as the script is told."""
+        return self._rank
+
+    def size(self) -> int:
+        """The number of workers, as the script is told."""
+        return self._size
+
+    getRank, getSize = rank, size  # noqa: N815  the names that PyTorch's C++ code calls
+
+    def name(self) -> str:
+        """The name of the backend."""
+        return torchs_own.BACKEND
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name of the backend, for PyTorch's C++ code."""
+        return torchs_own.BACKEND
+
+    def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.all_reduce; gradients of a backward pass come here, too."""
+        if torchs_own.in_backward():
+            return self._reduce_gradients(tensors, *options)
+        return self._carry("allreduce", tensors, _keep_own, tensors, *options)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.all_reduce_coalesced."""
+        return self._carry("allreduce_coalesced", tensors, _keep_own, tensors, *options)
+
+    def broadcast(self, tensors: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.broadcast."""
+        return self._carry("broadcast", tensors, _keep_own, tensors, *options)
+
+    def reduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.reduce."""
+        return self._carry("reduce", tensors, _keep_own, tensors, *options)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.all_gather."""
+
+        def alone() -> None:
+            for into, own in zip(outputs, inputs, strict=True):
+                for each in into:
+                    each.copy_(own)
+
+        return self._carry("allgather", inputs, alone, outputs, inputs, *options)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *options: Any
+    ) -> Any:
+        """See dist.all_gather_coalesced."""
+
+        def alone() -> None:
+            for into in outputs:
+                for each, own in zip(into, inputs, strict=True):
+                    each.copy_(own)
+
+        return self._carry("allgather_coalesced", inputs, alone, outputs, inputs, *options)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, *options: Any) -> Any:
+        """See dist.all_gather_into_tensor."""
+
+        def alone() -> None:
+            output.view(-1, own.numel())[:] = own.reshape(-1)
+
+        return self._carry("_allgather_base", [own], alone, output, own, *options)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *options: Any
+    ) -> Any:
+        """See all_gather_single, of several tensors."""
+
+        def alone() -> None:
+            for output, own in zip(outputs, inputs, strict=True):
+                output.view(-1, own.numel())[:] = own.reshape(-1)
+
+        return self._carry("allgather_into_tensor_coalesced", inputs, alone, outputs, inputs, *options)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.gather."""
+
+        def alone() -> None:
+            for into, own in zip(outputs, inputs, strict=False):
+                for each in into:
+                    each.copy_(own)
+
+        return self._carry("gather", inputs, alone, outputs, inputs, *options)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *options: Any) -> Any:
+        """See dist.scatter."""
+        return self._carry("scatter", outputs, self._own_of(outputs, inputs), outputs, inputs, *options)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *options: Any
+    ) -> Any:
+        """See dist.reduce_scatter."""
+        return self._carry(
+            "reduce_scatter", outputs, self._own_of(outputs, inputs), outputs, inputs, *options
+        )
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, *options: Any) -> Any:
+        """See dist.reduce_scatter_tensor."""
+
+        def alone() -> None:
+            output.copy_(whole.view(-1, output.numel())[0].view_as(output))
+
+        return self._carry("_reduce_scatter_base", [output], alone, output, whole, *options)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], wholes: list[torch.Tensor], *options: Any
+    ) -> Any:
+        """See reduce_scatter_single, of several tensors."""
+
+        def alone() -> None:
+            for output, whole in zip(outputs, wholes, strict=True):
+                output.copy_(whole.view(-1, output.numel())[0].view_as(output))
+
+        return self._carry("reduce_scatter_tensor_coalesced", outputs, alone, outputs, wholes, *options)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *options: Any) -> Any:
+        """See dist.all_to_all."""
+
+        def alone() -> None:
+            for output, own in zip(outputs, inputs, strict=True):
+                if output.shape == own.shape:
+                    output.copy_(own)
+
+        return self._carry("alltoall", outputs, alone, outputs, inputs, *options)
+
+    def all_to_all_single(self, output: torch.Tensor, own: torch.Tensor, *splits: Any) -> Any:
+        """See dist.all_to_all_single."""
+
+        def alone() -> None:
+            if output.shape == own.shape:
+                output.copy_(own)
+
+        return self._carry("alltoall_base", [own], alone, output, own, *splits)
+
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: list[torch.Tensor], *where: Any) -> Any:
+        """See dist.send."""
+        return self._carry("send", tensors, _keep_own, tensors, *where)
+
+    def recv(self, tensors: list[torch.Tensor], *where: Any) -> Any:
+        """See dist.recv."""
+        return self._carry("recv", tensors, _keep_own, tensors, *where)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], *where: Any) -> Any:
+        """See dist.recv without a source."""
+        return self._carry("recv_anysource", tensors, _keep_own, tensors, *where)
+
+    def barrier(self, *options: Any, opts: Any = None) -> Any:
+        """See dist.barrier."""
+        given = [opts] if opts is not None else list(options)
+        return self._carry("barrier", [], _keep_own, *given)
+
+    # --- how --------------------------------------------------------------------------------------------
+
+    def _own_of(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]]) -> Callable[[], None]:
+        def alone() -> None:
+            for output, each in zip(outputs, inputs, strict=False):
+                output.copy_(each[min(self._rank, len(each) - 1)])
+
+        return alone
+
+    def _group_for(self, tensor: torch.Tensor | None) -> Any:
+        """The group inside, able to carry a tensor on that device."""
+        if tensor is not None and tensor.is_cuda and not self._on_gpus:
+            assert self._communicator is not None
+            nccl = self._communicator.groups().nccl(GLOBAL_SET, tensor.device)
+            torchs_own.add_backend(self._inside, "cuda", "nccl", nccl)
+            self._on_gpus = True
+        return self._inside
+
+    def _carry(
+        self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any
+    ) -> Any:
+        """Carry a collective of the script out. `alone`: what it does in a group of one."""
+        if self.muted or self._inside is None:
+            alone()
+            return _Done(list(tensors))
+        if not self.guards:
+            return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+        kept = [each.clone() if each.nbytes <= KEPT_BYTES else None for each in tensors]
+
+        def failed(error: RuntimeError) -> None:
+            self.note_failure(error)
+            for tensor, before in zip(tensors, kept, strict=True):
+                if before is not None:
+                    tensor.copy_(before)
+            alone()
+
+        try:
+            work = getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+        except RuntimeError as error:
+            failed(error)
+            return _Done(list(tensors))
+        return _Guarded(work, failed)
+
+    def _reduce_gradients(self, tensors: list[torch.Tensor], *options: Any) -> Any:
+        """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody."""
+        if self.muted or self._inside is None:
+            return _Done(tensors)
+        if self.weight != 1.0 and tensors[0].is_floating_point():
+            tensors[0].mul_(self.weight)
+        if not self.guards:
+            return self._group_for(tensors[0]).allreduce(tensors, *options)
+        try:
+            work = self._group_for(tensors[0]).allreduce(tensors, *options)
+        except RuntimeError as error:
+            self._zero(tensors, error)
+            return _Done(tensors)
+        return _Reducing(work, lambda error: self._zero(tensors, error), tensors)
+
+    def _zero(self, tensors: list[torch.Tensor], error: object) -> None:
+        self.note_failure(error)
+        for tensor in tensors:
+            tensor.zero_()
+
+
+def _keep_own() -> None:
+    """What a sum, a broadcast or a barrier does in a group of one."""
+
+
+class _Done(dist.Work):  # type: ignore[misc]
+    """A collective that is over."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class _Guarded(dist.Work):  # type: ignore[misc]
+    """A collective of the script whose failure the script does not hear of."""
+
+    def __init__(self, work: Any, failed: Callable[[RuntimeError], None]) -> None:
+        super().__init__()
+        self._work = work
+        self._failed = failed
+
+    def wait(self, timeout: Any = None) -> bool:
+        try:
+            if timeout is None:
+                self._work.wait()
+            else:
+                self._work.wait(timeout)
+        except RuntimeError as error:
+            self._failed(error)
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def result(self) -> Any:
+        return self._work.result()
+
+    def get_future(self) -> Any:
+        def guarded(future: Any) -> Any:
+            try:
+                return future.value()
+            except RuntimeError as error:
+                self._failed(error)
+                return None
+
+        return self._work.get_future().then(guarded)
+
+
+class _Reducing(dist.Work):  # type: ignore[misc]
+    """The reduction of gradients, for which DistributedDataParallel waits by its future."""
+
+    def __init__(self, work: Any, failed: Callable[[object], None], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._work = work
+        self._failed = failed
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            self._failed(error)
+        return True
+
+    def get_future(self) -> Any:
+        def guarded(future: Any) -> list[torch.Tensor]:
+            try:
+                future.value()
+            except RuntimeError as error:
+                self._failed(error)
+            return self._tensors
+
+        return self._work.get_future().then(guarded)

@@ -1,0 +1,223 @@
+"""The hooks in PyTorch by which a script's calls reach its training loop, and its leader."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from horovod_elastic.worker import sigterm
+
+if TYPE_CHECKING:
+    from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
+    from horovod_elastic.worker.session import Session
+
+ELASTIC, BASE, BATCH_RULE = "FLEXO_ELASTIC", "FLEXO_BASE", "FLEXO_BATCH_RULE"
+"""Variables that the agent sets: whether the job may grow, the workers of its base, and its batch rule."""
+STORE_KEY = "torch/store"
+
+
+def patch_torch(module: ModuleType) -> None:
+    """Hook PyTorch, right after its import."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    for home in (dist, distributed_c10d):
+        for name, hook in (("init_process_group", _init), ("new_group", _new_group)):
+            setattr(home, name, hook(getattr(home, name)))
+        home.destroy_process_group = _destroy(home.destroy_process_group)
+    _patch_what_is_made()
+
+
+def _patch_what_is_made() -> None:
+    from torch import optim
+    from torch.nn.parallel import distributed
+    from torch.optim import swa_utils
+    from torch.utils.data import dataloader
+
+    from horovod_elastic.worker.ddp import loaders, torchs_own, training_loop
+
+    loop = training_loop.current()
+    torchs_own.around_every_step(loop.step)
+    torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
+    loaders.patch_dataloader(dataloader, loop)
+    _remember(optim.Optimizer, loop.captured.optimizer)
+    _remember(distributed.DistributedDataParallel, loop.captured.model)
+    _remember(swa_utils.AveragedModel, loop.captured.averaged)
+
+
+def _remember(kind: Any, remember: Callable[[Any], None]) -> None:
+    made = kind.__init__
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        remember(self)
+
+    kind.__init__ = init
+
+
+# --- torch.distributed ----------------------------------------------------------------------------------
+
+
+def _init(original: Callable[..., None]) -> Callable[..., None]:
+    if hasattr(original, "_flexo"):
+        return original
+
+    @functools.wraps(original)
+    def init_process_group(
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        session = _session_for(world_size)
+        if session is None:
+            return original(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
+        sigterm.outlive()
+        front = _take_place(session)
+        shared = _shared_store(session, front)
+        common: dict[str, Any] = {"timeout": timeout, "store": shared, **kwargs}
+        if os.environ.get(ELASTIC) != "1":
+            common |= {"rank": session.rank, "world_size": session.size}
+            return original(backend, **common)
+        return _init_elastic(original, front.group, backend, common)
+
+    init_process_group._flexo = True  # type: ignore[attr-defined]
+    return init_process_group
+
+
+def _session_for(world_size: int) -> Session | None:
+    """The session of this worker, if the call makes the group of the job's workers; else None."""
+    if "FLEXO_WORKER_ID" not in os.environ and "horovod_elastic.worker.session" not in sys.modules:
+        return None
+    from horovod_elastic.worker import session as sessions
+
+    session = sessions.current()
+    if not session.belongs_here() or session.core is not None:
+        return None
+    if world_size == 1 and os.environ.get("WORLD_SIZE") != "1":
+        return None  # a group of this process alone
+    return session
+
+
+def _take_place(session: Session) -> TorchFrontEnd:
+    """Take this worker's place among the founders; a newcomer is alone until it joins."""
+    from horovod_elastic.core.c10d.torch_core import TorchCore
+    from horovod_elastic.worker.ddp import training_loop
+    from horovod_elastic.worker.ddp.deal import BatchRule
+    from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
+
+    front = TorchFrontEnd()
+    session.core = TorchCore(front)
+    session.connect()
+    if session.warming:
+        session.core.alone()
+        assert session.projected_rank is not None
+        front.group.is_told(session.projected_rank.rank, session.projected_rank.size)
+    else:
+        session.found()
+        front.group.take_place()
+        front.group.muted = False
+    _set_variables(session)
+    if os.environ.get(ELASTIC) == "1":
+        base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
+        training_loop.current().begin(session, front.group, base=base, rule=rule)
+    return front
+
+
+def _set_variables(session: Session) -> None:
+    """The variables of torchrun, for scripts that read them after init_process_group."""
+    if session.warming:
+        return
+    place = session.place
+    os.environ.update(
+        RANK=str(place.rank),
+        WORLD_SIZE=str(place.size),
+        LOCAL_RANK=str(place.local_rank),
+        LOCAL_WORLD_SIZE=str(place.local_size),
+    )
+
+
+def _shared_store(session: Session, front: TorchFrontEnd) -> Any:
+    """A store that all founders share, which rank 0 keeps; a newcomer's own."""
+    import torch.distributed as dist
+
+    if session.warming or session.size == 1:
+        return dist.HashStore()
+    own, entries = front.address(), front.entries()
+    if session.rank == 0:
+        store = dist.TCPStore(own, 0, session.size, is_master=True, wait_for_workers=False)
+        entries.set(STORE_KEY, f"{own} {store.port}")
+    else:
+        host, port = entries.get(STORE_KEY).decode().split()
+        store = dist.TCPStore(host, int(port), session.size, is_master=False, wait_for_workers=False)
+    os.environ.update(MASTER_ADDR=store.host, MASTER_PORT=str(store.port))
+    return store
+
+
+def _init_elastic(
+    original: Callable[..., None], group: Any, backend: str | None, common: dict[str, Any]
+) -> None:
+    """Make `group` torch.distributed's default group."""
+    import torch.distributed as dist
+
+    from horovod_elastic.worker.ddp import torchs_own
+
+    common = {name: value for name, value in common.items() if name not in ("pg_options", "device_id")}
+    dist.Backend.register_backend(
+        torchs_own.BACKEND, lambda *_: group, extended_api=True, devices=["cpu", "cuda"]
+    )
+    original(torchs_own.BACKEND, rank=group.rank(), world_size=group.size(), **common)
+    torchs_own.present_as(group, _backend_asked(backend), common["store"])
+
+
+def _backend_asked(backend: str | None) -> str:
+    import torch
+
+    return backend or ("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    if hasattr(original, "_flexo"):
+        return original
+
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        from horovod_elastic.worker.ddp import training_loop
+
+        loop = training_loop.current()
+        if loop.runs:
+            loop.keep_size(f"dist.new_group() at {training_loop.caller()} makes a group of fixed ranks")
+        return original(*args, **kwargs)
+
+    new_group._flexo = True  # type: ignore[attr-defined]
+    return new_group
+
+
+def _destroy(original: Callable[..., None]) -> Callable[..., None]:
+    if hasattr(original, "_flexo"):
+        return original
+
+    @functools.wraps(original)
+    def destroy_process_group(group: Any = None) -> None:
+        from horovod_elastic.worker import session as sessions
+        from horovod_elastic.worker.ddp import training_loop
+
+        if group is None and training_loop.current().runs:
+            sessions.current().finished()
+        original(group)
+
+    destroy_process_group._flexo = True  # type: ignore[attr-defined]
+    return destroy_process_group

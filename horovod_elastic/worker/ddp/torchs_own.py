@@ -1,0 +1,112 @@
+"""Every private call of PyTorch that the front end makes, so that a new release is checked in one place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.utils.data import DataLoader
+
+BACKEND = "flexo"
+"""The name under which the elastic group is registered with torch.distributed."""
+
+_BACKEND_TYPES = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
+
+
+def plain_group(rank: int, size: int, gloo: Any) -> Any:
+    """An ordinary ProcessGroup over this ProcessGroupGloo, unknown to torch.distributed's own tables."""
+    group = dist.ProcessGroup(dist.HashStore(), rank, size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    add_backend(group, "cpu", "gloo", gloo)
+    return group
+
+
+def add_backend(group: Any, device: str, kind: str, backend: Any) -> None:
+    """Have the group carry the tensors of that type of device with `backend`, of kind "gloo" or "nccl"."""
+    group._register_backend(torch.device(device), _BACKEND_TYPES[kind], backend)
+
+
+def present_as(group: Any, backend: str, store: Any) -> None:
+    """Have torch.distributed say that the default group `group` uses `backend`, as the script asked for."""
+    world = distributed_c10d._world
+    world.pg_map[group] = (backend, store)
+    world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(dist.Backend(backend)))
+
+
+def has_ranks(group: Any, size: int) -> None:
+    """Have torch.distributed's tables say that the default group has the ranks 0 to `size` - 1."""
+    ranks = {rank: rank for rank in range(size)}
+    distributed_c10d._world.pg_group_ranks[group] = ranks
+
+
+def in_backward() -> bool:
+    """Whether this thread carries out a backward pass now: DDP's hooks run then, and nothing of a script."""
+    return torch._C._current_autograd_node() is not None
+
+
+def bucket_layout(model: Any) -> str:
+    """A digest of how a DistributedDataParallel model cuts its gradients into messages.
+
+    Ranks whose layouts differ would exchange messages of different lengths.
+    """
+    logged = model._get_ddp_logging_data()
+    names = (
+        "has_rebuilt_buckets",
+        "bucket_sizes",
+        "rebuilt_bucket_sizes",
+        "rebuilt_per_bucket_param_indices",
+    )
+    layout = [str(logged.get(name)) for name in names]
+    shapes = [f"{name} {tuple(each.shape)} {each.dtype}" for name, each in model.named_parameters()]
+    return hashlib.sha256("\n".join([*layout, *shapes]).encode()).hexdigest()[:16]
+
+
+def around_every_step(around: Callable[[Any, Callable[[], Any]], Any]) -> None:
+    """Have `around(optimizer, step)` called for each step of an optimizer that is made from now on.
+
+    `step()` takes the step. torch.optim wraps the step of each class once, for its profiler; so does this.
+    """
+    import functools
+
+    profiled = torch.optim.Optimizer.profile_hook_step
+
+    def wrapped(step: Callable[..., Any]) -> Callable[..., Any]:
+        inner = profiled(step)
+
+        @functools.wraps(inner)
+        def stepping(*args: Any, **kwargs: Any) -> Any:
+            return around(args[0], lambda: inner(*args, **kwargs))
+
+        return stepping
+
+    torch.optim.Optimizer.profile_hook_step = staticmethod(wrapped)
+
+
+def take_batches_from(batches_of: Callable[[Any], Any | None]) -> None:
+    """Have a DataLoader's iterators take their batches' indices from `batches_of(loader)`, if not None."""
+    own = DataLoader._index_sampler.fget
+
+    def index_sampler(self: Any) -> Any:
+        batches = batches_of(self)
+        return own(self) if batches is None else batches
+
+    DataLoader._index_sampler = property(index_sampler)
+
+
+def random_states() -> Mapping[str, Any]:
+    """The states of PyTorch's generators: of the CPU, and of this process's GPU if it uses one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """The inverse of `random_states`."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

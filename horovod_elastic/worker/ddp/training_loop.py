@@ -1,0 +1,356 @@
+"""Finds the boundaries of a script's training loop, and leads the script over them into the next generation.
+
+The script hears of nothing. It calls the loader for its next batch and the optimizer for its step, and both
+calls come here. A boundary is a call for a batch of the training loader after a step. All workers are at the
+same line of the script then, so that a newcomer may join them there: it runs the script alone until it is at
+that call, too. Until then, its batches are for practice and its collectives those of a group of one.
+
+If a worker is lost, some workers may have taken a step that others have not. Nobody can go back. So those who
+lack the step run on, muted, to the call for a batch at which the most advanced worker arrives, and receive
+its state there. Steps of muted workers have no effect. The samples of such a step are dealt out again.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horovod_elastic.trace import say
+from horovod_elastic.worker import state_messages, state_route
+from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
+from horovod_elastic.worker.ddp.deal import BatchRule
+from horovod_elastic.worker.ddp.loaders import Iteration, Loaders
+from horovod_elastic.worker.state_messages import StatePart, with_peers
+from horovod_elastic.worker.state_route import Member, Origin, Route
+
+if TYPE_CHECKING:
+    from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.session import Session
+
+FIRST_STEPS = 2
+"""Steps before a worker can be resized: DistributedDataParallel has its final messages after the first."""
+PRACTICE = 64
+"""Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
+NOWHERE = -1, -1
+
+
+class Stage(enum.Enum):
+    """Where this worker is."""
+
+    IDLE = enum.auto()
+    """The process is no worker of a script of torch.distributed, or not yet."""
+    BEGINNING = enum.auto()
+    """A founder before its first steps."""
+    WARMING = enum.auto()
+    """A newcomer that is alone."""
+    TRAINING = enum.auto()
+    CATCHING_UP = enum.auto()
+    """In a new generation, but not yet where the others wait."""
+    RIGID = enum.auto()
+    """The script cannot be resized."""
+
+
+class TrainingLoop:
+    """The training loop of this process (see the module)."""
+
+    def __init__(self) -> None:
+        self.loaders = Loaders()
+        self.captured = Captured()
+        self.base = 1
+        self.rule = BatchRule.KEEP
+        self.group: ElasticGroup
+        self._session: Session
+        self._stage = Stage.IDLE
+        self._steps = 0
+        self._stepped = False
+        """Whether a step was taken since the last boundary."""
+        self._last: Iteration | None = None
+        """The iteration that has given the last batch."""
+        self._position = NOWHERE
+        """The next call for a training batch: its epoch, and the batches of the epoch before it."""
+        self._target = NOWHERE
+        self._route: Route | None = None
+        """Who gives the state to whom; None if all have it."""
+        self._origin = Origin.NEW
+        self._same_random_numbers = False
+        self._bring_back: Callable[[], None] = lambda: None
+
+    @property
+    def runs(self) -> bool:
+        """Whether loaders and optimizers have to do with a job that may be resized."""
+        return self._stage is not Stage.IDLE
+
+    def begin(self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule) -> None:
+        """Begin, in init_process_group."""
+        self._session, self.group, self.base, self.rule = session, group, base, rule
+        self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
+
+    def keep_size(self, why: str) -> None:
+        """Never resize this job. `why` names what stands in the way, and where."""
+        if self._stage in (Stage.BEGINNING, Stage.WARMING):
+            self._stage = Stage.RIGID
+            if self.group.rank() == 0:
+                say(f"this job keeps its size: {why}")
+
+    # --- called by the script ---------------------------------------------------------------------------
+
+    def step(self, optimizer: Any, take: Callable[[], Any]) -> Any:
+        """A step of an optimizer: taken, unless it is muted."""
+        stage = self._stage
+        if stage is Stage.IDLE or stage is Stage.RIGID:
+            return take()
+        if self._must_recover():
+            self._recover()
+        if self._stage is Stage.CATCHING_UP:
+            return None
+        result = take()
+        self._steps += 1
+        self._stepped = True
+        if self._last is not None:
+            self._last.known.trains = True
+            self._last.counts()
+        if stage is not Stage.WARMING:
+            self._session.committed()
+        return result
+
+    def fetch(self, iteration: Iteration) -> Any:
+        """The next batch of an iteration over a loader. Raises StopIteration."""
+        while self._stage is not Stage.RIGID:
+            if self._must_recover():
+                self._recover()
+            if self._stage is Stage.WARMING:
+                if not self._is_warm(iteration):
+                    return self._practice(iteration)
+                self._join()
+            elif self._stage is Stage.CATCHING_UP:
+                if not self._has_caught_up(iteration):
+                    return self._hurry(iteration)
+                self._arrive(iteration)
+            elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
+                self._pass_boundary(iteration)
+            else:
+                break
+        return self._give(iteration)
+
+    def _give(self, iteration: Iteration) -> Any:
+        try:
+            batch = iteration.next()
+        except StopIteration:
+            if iteration.known.trains:
+                self._position = iteration.epoch + 1, 0
+            raise
+        self._last = iteration
+        if iteration.known.trains:
+            self._position = iteration.epoch, iteration.given
+        return batch
+
+    # --- boundaries -------------------------------------------------------------------------------------
+
+    def _pass_boundary(self, iteration: Iteration) -> None:
+        self._stepped = False
+        if self._stage is Stage.BEGINNING and not self._enter_loop():
+            return
+        word = self._session.at_boundary()
+        if word is None:
+            return
+        self._position = iteration.epoch, iteration.given
+        if word.leave:
+            self._session.leave()
+        if word.aside:
+            called, origin = self._session.step_aside(), Origin.NEW
+        else:
+            called = self._session.enter(word)
+            origin = Origin.STAYS if called is word else Origin.BACK
+        self._has_entered(origin, sync=called.sync)
+
+    def _enter_loop(self) -> bool:
+        if not self.captured.models():
+            self.keep_size("it trains no model in DistributedDataParallel, so flexo does not know its state")
+            return False
+        self._session.layout = self.captured.layout()
+        self._session.enter_loop()
+        self._session.begins(self._session.commits)
+        self._stage = Stage.TRAINING
+        self.group.guards = True
+        return True
+
+    def _has_entered(self, origin: Origin, *, sync: bool) -> None:
+        """Come into a generation. Without `sync`, workers have left at a boundary, and all others stay."""
+        self._origin = origin
+        self._route = None
+        if not sync:
+            self._stage, self._target = Stage.CATCHING_UP, self._position
+            return
+        self.group.muted = True
+        self._bring_back = self.captured.memento() if origin is Origin.BACK else lambda: None
+        self._stage = Stage.CATCHING_UP
+        try:
+            self._find_target(origin)
+        except RuntimeError as error:
+            self.group.note_failure(error)
+
+    def _find_target(self, origin: Origin) -> None:
+        core = self._session.core
+        assert core is not None
+        place = self._session.place
+        own = [
+            *(origin, self._session.commits, place.rank - place.local_rank, core.transport() is not None),
+            *(NOWHERE if origin is Origin.NEW else self._position),
+            _random_digest(),
+        ]
+        told = self.group.exchange(own)
+        self._route = state_route.decide([Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told])
+        old = [each for each in told if each[0] != Origin.NEW]
+        self._target = max(((each[4], each[5]) for each in old), default=self._position)
+        self._same_random_numbers = len({each[6] for each in old}) == 1
+
+    # --- newcomers --------------------------------------------------------------------------------------
+
+    def _is_warm(self, iteration: Iteration) -> bool:
+        """Whether this is the training loader, and the first steps are taken."""
+        return iteration.known.trains and self._steps >= FIRST_STEPS
+
+    def _practice(self, iteration: Iteration) -> Any:
+        """A batch for practice."""
+        most = 1 if self._steps >= FIRST_STEPS else PRACTICE
+        if iteration.given >= most and not iteration.known.trains:
+            raise StopIteration
+        try:
+            return self._give(iteration)
+        except StopIteration:
+            if iteration.given == 0:
+                raise
+        self._last = iteration
+        return iteration.again()
+
+    def _join(self) -> None:
+        self._session.layout = self.captured.layout()
+        self.group.guards = True
+        self._session.join()
+        self._has_entered(Origin.NEW, sync=True)
+
+    # --- catching up ------------------------------------------------------------------------------------
+
+    def _must_recover(self) -> bool:
+        return bool(self.group.failure) and self._stage in (Stage.TRAINING, Stage.CATCHING_UP)
+
+    def _recover(self) -> None:
+        """Wait for the generation that replaces the one that broke."""
+        self._session.hang_up()
+        called = self._session.recover()
+        still_new = self._stage is Stage.CATCHING_UP and self._origin is Origin.NEW
+        self._has_entered(Origin.NEW if still_new else Origin.BACK, sync=still_new or called.sync)
+
+    def _has_caught_up(self, iteration: Iteration) -> bool:
+        if not iteration.known.trains:
+            return False
+        if self._origin is Origin.NEW:
+            if iteration.epoch > self._target[0]:
+                sys.exit(
+                    f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
+                    f" others are in epoch {self._target[0]}"
+                )
+            return iteration.epoch == self._target[0]
+        return (iteration.epoch, iteration.given) >= self._target
+
+    def _hurry(self, iteration: Iteration) -> Any:
+        """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
+        if self._origin is Origin.NEW and iteration.given >= 1:
+            raise StopIteration
+        return self._give(iteration)
+
+    def _arrive(self, iteration: Iteration) -> None:
+        """Be where the others are: take the state over, or give it."""
+        self._bring_back()
+        parts: list[StatePart] = [*self.captured.parts(), position := _Position(iteration)]
+        if self._same_random_numbers:
+            parts.append(RandomNumbers())
+        try:
+            self._synchronize(parts)
+        except RuntimeError as error:
+            self.group.note_failure(error)
+            return
+        self.group.take_place()
+        given, start = position.found()
+        iteration.go_on_at(max(given, self._target[1]), start)
+        self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
+        self._position = iteration.epoch, iteration.given
+        self._bring_back = lambda: None
+        self.group.muted = False
+        self._session.begins(self._session.commits if self._route is None else self._route.commits)
+
+    def _synchronize(self, parts: list[StatePart]) -> None:
+        """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
+        assert self._session.core is not None
+        transport, route, rank = self._session.core.transport(), self._route, self._session.rank
+        if transport is None or route is None:
+            return
+        if not route.givers:
+            self._move(parts, self._from_first, receives=rank != 0)
+        elif rank in route.givers:
+            peers = [route.givers[rank]]
+            self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
+        elif receivers := route.receivers(rank):
+            self._move(parts, lambda each, _: with_peers(transport.send, each, receivers), receives=False)
+
+    def _move(self, parts: list[StatePart], carry: state_messages.Carry, *, receives: bool) -> None:
+        if receives:
+            self._session.lacks_state()
+            state_messages.receive(parts, carry)
+        else:
+            state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
+
+    def _from_first(self, message: torch.Tensor, _: str) -> Callable[[], object]:
+        return self.group.broadcast_from(0, message)
+
+
+class _Position:
+    """How far an epoch is, as a part of the state."""
+
+    def __init__(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        self._theirs: tuple[int, int] | None = None
+
+    def own(self) -> Any:
+        return self._iteration.given, self._iteration.start
+
+    def room(self) -> Any:
+        return None
+
+    def take_over(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def settle(self) -> None:
+        pass
+
+    def found(self) -> tuple[int, int]:
+        return self._theirs or self.own()
+
+
+def _random_digest() -> int:
+    """A digest of the generators' states, to tell whether all workers have the same."""
+    states = RandomNumbers().own()
+    text = pickle.dumps({**states, "torch": [each.numpy().tobytes() for each in states["torch"].values()]})
+    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+
+
+def caller() -> str:
+    """The place in the script from which PyTorch was called: "train.py:41"."""
+    for frame in reversed(traceback.extract_stack()):
+        if "site-packages" not in frame.filename and "horovod_elastic" not in frame.filename:
+            return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+    return "?"
+
+
+@functools.cache
+def current() -> TrainingLoop:
+    """The training loop of this process."""
+    return TrainingLoop()

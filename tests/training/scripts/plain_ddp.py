@@ -1,0 +1,87 @@
+"""An ordinary training with DistributedDataParallel, which logs its samples. Nothing of flexo is called."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Points(Dataset):
+    def __init__(self, samples):
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(samples, 16, generator=generator)
+        self.targets = (self.inputs.sum(1) > 0).long()
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, number):
+        return self.inputs[number], self.targets[number], number
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=4000)
+    parser.add_argument("--sleep", type=float, default=0.02)
+    parser.add_argument("--workers", type=int, default=0)
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99)
+    data = Points(options.samples)
+    sampler = DistributedSampler(data, shuffle=True)
+    loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=options.workers)
+    check = DataLoader(data, batch_size=256, sampler=DistributedSampler(data, shuffle=False))
+    log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
+
+    def tell(event, **facts):
+        session = sys.modules.get("horovod_elastic.worker.session")
+        place = {"rank": dist.get_rank(), "size": dist.get_world_size(), "pid": os.getpid()}
+        place["world"] = session.current().generation if session else 0
+        log.write(json.dumps({"event": event, "time": time.time(), **place, **facts}) + "\n")
+
+    tell("began", script_rank=rank)
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        model.train()
+        for inputs, targets, numbers in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            digest = float(sum(each.detach().double().abs().sum() for each in model.parameters()))
+            taken = int(optimizer.state_dict()["state"][0]["step"])
+            rate = scheduler.get_last_lr()[0]
+            tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=numbers.tolist())
+            time.sleep(options.sleep)
+        model.eval()
+        with torch.no_grad():
+            right = torch.tensor([0, 0])
+            for inputs, targets, _ in check:
+                right += torch.tensor([int((model(inputs).argmax(1) == targets).sum()), len(targets)])
+            dist.all_reduce(right)
+        tell("epoch", epoch=epoch, accuracy=right[0].item() / right[1].item())
+        if rank == 0:
+            torch.save(model.module.state_dict(), f"{options.log_dir}/model.pt")
+    tell("end")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

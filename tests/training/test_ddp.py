@@ -1,0 +1,98 @@
+"""Scripts of torch.distributed, unchanged: they grow, shrink and lose workers, and no sample is missed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from local_job import LocalJob, local_job  # noqa: E402
+
+SCRIPT = HERE / "scripts" / "plain_ddp.py"
+SAMPLES = 4000
+
+
+def train_at(job: LocalJob, size: int) -> None:
+    """Wait until this many workers have taken steps together."""
+
+    def all_step() -> bool:
+        steps = [each for each in job.events("step") if each["world"]]
+        newest = max((each["world"] for each in steps), default=0)
+        return {each["rank"] for each in steps if each["world"] == newest} == set(range(size))
+
+    job.wait_until(f"{size} workers", all_step)
+
+
+def steps_that_count(job: LocalJob) -> list[dict[str, Any]]:
+    """Without the practice of newcomers, and without steps that had no effect."""
+    counted, taken = [], defaultdict(int)
+    for event in job.events("step"):
+        if event["taken"] != taken[event["pid"]] and event["world"]:
+            counted.append(event)
+        taken[event["pid"]] = event["taken"]
+    return counted
+
+
+def check(job: LocalJob, epochs: int, killed: int = 0) -> None:
+    """Each sample once an epoch (DistributedSampler fills the last batch up); all replicas alike.
+
+    A worker that was `killed` (its pid) may have had no time to log a step that the others did take.
+    """
+    steps = steps_that_count(job)
+    last_words = max((each["taken"] for each in steps if each["pid"] == killed), default=0)
+    unlogged = (
+        [each for each in steps if each["taken"] == last_words + 1 and each["world"] == 2] if killed else []
+    )
+    for epoch in range(epochs):
+        used = Counter(number for each in steps if each["epoch"] == epoch for number in each["numbers"])
+        missing = SAMPLES - len(used)
+        assert missing == 0 or (unlogged and unlogged[0]["epoch"] == epoch and missing <= 22)
+        assert sum(used.values()) - SAMPLES <= 8
+    alike = defaultdict(set)
+    for each in steps:
+        alike[each["taken"]].add((each["digest"], each["rate"]))
+    assert [taken for taken, states in alike.items() if len(states) > 1] == []
+    last = [each for each in job.events("epoch") if each["epoch"] == epochs - 1]
+    assert len({each["accuracy"] for each in last}) == 1
+    assert last[0]["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("loading", [0, 2], ids=["in-process", "worker-processes"])
+def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
+    """Newcomers come in another epoch than they begin in; the loader's worker processes are begun anew."""
+    with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading), "--epochs", "4") as job:
+        train_at(job, 2)
+        job.start("n1", 1)
+        train_at(job, 3)
+        job.start("n2", 1)
+        train_at(job, 4)
+        job.send_away("n1")
+        train_at(job, 3)
+        assert job.wait() == 0, job.output()
+        check(job, 4)
+        assert (tmp_path / "job" / "logs" / "model.pt").exists()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
+    """The others go on from the last step, and another worker comes in the place of the one that died."""
+    with local_job(tmp_path / "job", SCRIPT, "--epochs", "6") as job:
+        job.start("n1", 1)
+        train_at(job, 3)
+        pids = {each["rank"]: each["pid"] for each in job.events("step") if each["size"] == 3}
+        os.kill(pids[victim], signal.SIGKILL)
+        job.wait_until(
+            "a generation without it",
+            lambda: any(e["size"] == 2 and e["world"] > 2 for e in job.events("step")),
+        )
+        train_at(job, 3)
+        assert job.wait() == 0, job.output()
+        check(job, 6, killed=pids[victim])
