@@ -486,7 +486,7 @@ def most_under_way(me: Me) -> int:
     """Bytes of messages that were begun and not finished, in a broadcast of nothing but small tensors."""
     from horovod.torch import mpi_ops
 
-    from horovod_elastic.worker import state_sync
+    from horovod_elastic.worker import state_messages, state_sync
 
     begun: dict[int, int] = {}
     most = 0
@@ -507,8 +507,8 @@ def most_under_way(me: Me) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mpi_ops, "broadcast_async_", counted_begin)
         patch.setattr(mpi_ops, "synchronize", counted_end)
-        patch.setattr(state_sync, "COLLECTED_BYTES", 4096)
-        patch.setattr(state_sync, "COPIED_BYTES", COPIED_BYTES)
+        patch.setattr(state_messages, "COLLECTED_BYTES", 4096)
+        patch.setattr(state_messages, "COPIED_BYTES", COPIED_BYTES)
         state_sync.broadcast(me.hvd.elastic.TorchState(model=net))
     return most
 

@@ -255,13 +255,13 @@ def sync_in_pieces(me: Me) -> str:
 @contextlib.contextmanager
 def in_small_messages() -> Iterator[None]:
     """What a large model makes of it: a structure in two pieces, collections, tensors by themselves."""
-    from horovod_elastic.worker import state_sync
+    from horovod_elastic.worker import state_messages
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_sync, "FIRST_BYTES", 1000)
-        patch.setattr(state_sync, "COLLECTED_BYTES", 500)
-        patch.setattr(state_sync, "PIECE_BYTES", 500)
-        patch.setattr(state_sync, "LARGE_BYTES", 200)
+        patch.setattr(state_messages, "FIRST_BYTES", 1000)
+        patch.setattr(state_messages, "COLLECTED_BYTES", 500)
+        patch.setattr(state_messages, "PIECE_BYTES", 500)
+        patch.setattr(state_messages, "LARGE_BYTES", 200)
         yield
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 from flexo_protos.credentials import NotAuthentic
+from flexo_protos.resources import Resources
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
 from horovod_elastic.agent import process
@@ -55,7 +56,7 @@ def test_horovods_library_keeps_its_own_timeout_and_everybody_the_users(
     monkeypatch.setenv(choice.VARIABLE, core)
     if users is not None:
         monkeypatch.setenv(variable, users)
-    job = SimpleNamespace(job_id="1", batch="", shape=SimpleNamespace(gpus=0))
+    job = job_plan.BaseJob("1", 0, (job_plan.BaseNode("n1", 1),), Resources(0, 1, 0, ""), 1, 2, "")
     supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
     place = WorkerLocation("n1", "lo", 1, True)
     environment = environment_of(pb.StartWorker(worker_id="w1"), place, supervisor, job)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import horovod.torch as hvd
 import horovod.torch.elastic.state as states
 import torch
 from horovod_elastic.core.c10d.torch_core import TorchCore
-from horovod_elastic.worker import hooks, left_out, state_parts, state_sync
+from horovod_elastic.worker import hooks, left_out, state_messages, state_parts
 
 TorchCore(standin.the_layer()).alone()
 hooks.patch_elastic(elastic)
@@ -72,8 +72,8 @@ def hand_over(giver, newcomer):
         return lambda: None
 
     mine, theirs = state_parts.parts_of(giver), state_parts.parts_of(newcomer)
-    state_sync._send(mine, send)
-    state_sync._receive(theirs, receive)
+    state_messages.send(mine, send, from_gpus=False)
+    state_messages.receive(theirs, receive)
     for part in (*mine, *theirs):
         part.settle()
 
