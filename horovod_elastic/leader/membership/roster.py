@@ -237,12 +237,14 @@ class Roster:
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
         return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank)
 
-    def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
+    def in_order(self, staying: list[Worker], joining: list[Worker], *, alike: bool = False) -> list[Worker]:
         """The workers by rank. The worker with the most commits comes first: all others take over its state.
+
+        `alike`: all `staying` will have the same state then, whatever they have reported by now.
 
         An agent's workers stand together, by slot. Those of the first worker's agent come before all others.
         """
-        first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
+        first = min(staying, key=lambda each: (0 if alike else -each.commits, each.rank), default=None)
         agents = [*self._base_agents, *self.agents]
 
         def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:
