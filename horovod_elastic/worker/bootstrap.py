@@ -17,6 +17,7 @@ from horovod_elastic.worker import (
     plain_samplers,
     sigterm,
 )
+from horovod_elastic.worker.ddp import frameworks
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -43,6 +44,7 @@ def install() -> None:
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
     patching.after_import({"torch": _torch_hook})
+    patching.after_import(frameworks.patches())
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
     if choice.chosen() == choice.TORCH:

@@ -26,6 +26,11 @@ class Captured:
         self._models: list[weakref.ref[Any]] = []
         self._averaged: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
+        self._of_frameworks: list[Callable[[], StatePart]] = []
+
+    def part(self, make: Callable[[], StatePart]) -> None:
+        """Hand over one more part with the state, such as a framework's counters."""
+        self._of_frameworks.append(make)
 
     def model(self, model: Any) -> None:
         """Remember a DistributedDataParallel model."""
@@ -52,13 +57,15 @@ class Captured:
         optimizers = [[len(group["params"]) for group in each.param_groups] for each in self.optimizers()]
         others = [type(each).__name__ for each in left_out.made()]
         buckets = [torchs_own.bucket_layout(model) for model in self.models()]
-        return f"{' '.join(buckets)} {optimizers} {others} {len(_living(self._averaged))}"
+        counts = len(_living(self._averaged)), len(self._of_frameworks)
+        return f"{' '.join(buckets)} {optimizers} {others} {counts}"
 
     def parts(self) -> list[StatePart]:
         """Everything that a worker without the state receives, in the same order on all workers."""
         models = [ModelPart(each) for each in [*self.models(), *_living(self._averaged)]]
         optimizers = [OptimizerPart(each) for each in self.optimizers()]
-        return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models())]
+        others = [make() for make in self._of_frameworks]
+        return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
 
     def memento(self) -> Callable[[], None]:
         """Remember what a script changes in a step that does not count; the function brings it back.

@@ -1,8 +1,9 @@
 """Which samples of an epoch are in which step, and which of them are whose. Pure.
 
 torch's DistributedSampler gives rank r of n every n-th sample of the epoch's order, from the r-th, and a
-DataLoader cuts that into batches. So step after step, the ranks together use the order from its beginning to
-its end. This holds however many ranks there are, if each step begins where the step before it has ended.
+DataLoader cuts that into batches. Accelerate gives each rank a batch of neighbours in the order. Either way,
+step after step, the ranks together use the order from its beginning to its end. This holds however many ranks
+there are, if each step begins where the step before it has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Deal:
     """How an epoch of `samples` samples is dealt out.
 
     `per_worker`: the batch of a DataLoader. `base`: the workers of the job's base. `drop_last`: whether the
-    last batch is left out if it is not full.
+    last batch is left out if it is not full. `in_blocks`: whether a worker has neighbours in the order,
+    rather than every n-th sample.
     """
 
     samples: int
@@ -43,6 +45,7 @@ class Deal:
     base: int
     drop_last: bool = False
     rule: BatchRule = BatchRule.KEEP
+    in_blocks: bool = False
 
     def global_batch(self, workers: int) -> int:
         """The samples of a full step. A worker never has more of them than a DataLoader's batch, or none."""
@@ -50,20 +53,32 @@ class Deal:
             return self.per_worker * workers
         return max(self.per_worker * self.base, workers)
 
-    def steps(self, start: int, workers: int) -> int:
-        """The steps that are left, if `start` samples of the epoch are used."""
+    def steps(self, start: int, workers: int, most: int | None = None) -> int:
+        """The steps that are left, if `start` samples of the epoch are used; not more than `most`."""
         left, batch = max(0, self.samples - start), self.global_batch(workers)
-        return left // batch if self.drop_last else -(-left // batch)
+        steps = left // batch if self.drop_last else -(-left // batch)
+        return steps if most is None else min(steps, most)
 
-    def end(self, start: int, workers: int) -> int:
-        """How many samples are used after the step that begins at `start`."""
-        return min(start + self.global_batch(workers), self.samples)
+    def end(self, start: int, workers: int, most: int | None = None) -> int:
+        """How many samples are used after the step that begins at `start`.
 
-    def share(self, start: int, rank: int, workers: int) -> Share:
+        `most`: the steps that the script can still take, if it has counted them in advance. After a step that
+        had no effect there is one less, and the next ones are a little larger.
+        """
+        batch = self.global_batch(workers)
+        usable = self.samples - (self.samples % batch if self.drop_last else 0)
+        if most:
+            batch = max(batch, -(-(usable - start) // most))
+        return min(start + batch, self.samples)
+
+    def share(self, start: int, rank: int, workers: int, most: int | None = None) -> Share:
         """The part of the step that begins at `start` for this rank. There must be such a step."""
-        end = self.end(start, workers)
+        end = self.end(start, workers, most)
         used = end - start
         if used % workers and end == self.samples:  # the last step: as many for each, as DistributedSampler
             used += workers - used % workers
-        places = range(start + rank, start + used, workers)
+        if self.in_blocks:
+            places = range(start + used * rank // workers, start + used * (rank + 1) // workers)
+        else:
+            places = range(start + rank, start + used, workers)
         return Share(places, len(places) * workers / used)

@@ -1,7 +1,8 @@
 """DataLoaders of elastic scripts: what they yield follows the workers of the present generation.
 
-A DataLoader over a DistributedSampler that was made for all workers has its batches dealt out anew in each
-generation (deal.py). Each sample is used once an epoch. Batches that worker processes have loaded before a
+A DataLoader that gives each worker its part of an epoch has its batches dealt out anew in each generation
+(deal.py): one over a DistributedSampler, or one that a framework has prepared. Each sample is used once an
+epoch. Batches that worker processes have loaded before a
 resize, but the script has not seen, are loaded again by those to whom they then belong.
 """
 
@@ -10,21 +11,67 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.deal import BatchRule, Deal
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+    from horovod_elastic.worker.state_messages import StatePart
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the batches of a DataLoader come from, whose epochs all workers use together.
+
+    `samples`: of an epoch. `per_worker`: the batch of a worker of the base. `order`: the coming epoch's.
+    `epoch`: the coming epoch's number. `in_blocks`: see Deal. `used`: samples that are left out at the
+    beginning, by a script that resumes. `sampler`: what the orders depend on besides the epoch's number, so
+    that newcomers have to be told.
+    """
+
+    samples: int
+    per_worker: int
+    drop_last: bool
+    order: Callable[[], list[int]]
+    epoch: int = 0
+    in_blocks: bool = False
+    used: int = 0
+    sampler: StatePart | None = None
+
+
+SourceOf = Callable[[Any], Source | None]
+
+
+def of_distributed_sampler(loader: Any) -> Source | None:
+    """The source of a loader over PyTorch's DistributedSampler."""
+    from torch.utils.data import BatchSampler, DistributedSampler
+
+    sampler, batches = loader.sampler, loader.batch_sampler
+    if type(sampler) is not DistributedSampler or type(batches) is not BatchSampler:
+        return None
+
+    def order() -> list[int]:
+        whole = DistributedSampler(sampler.dataset, 1, 0, sampler.shuffle, sampler.seed)
+        whole.set_epoch(sampler.epoch)
+        return list(whole)
+
+    size = len(sampler.dataset)
+    return Source(size, batches.batch_size, batches.drop_last, order, sampler.epoch)
 
 
 class Loader:
     """What is known of a DataLoader. `number`: which one of the process's DataLoaders it is."""
 
-    def __init__(self, loader: Any, number: int) -> None:
+    def __init__(self, loader: Any, number: int, sources: list[SourceOf]) -> None:
         self.number = number
+        self._sources = sources
         self.trains = False
         """Whether an optimizer has taken a step between two of its batches."""
         self.begun = 0
@@ -33,34 +80,24 @@ class Loader:
         """The iteration that has begun last."""
         self._loader = weakref.ref(loader)
 
-    def deal(self, base: int, rule: BatchRule) -> Deal | None:
-        """How an epoch is dealt out; None for a loader whose batches are left alone."""
-        from torch.utils.data import BatchSampler, DistributedSampler
-
+    def source(self) -> Source | None:
+        """Where its batches come from; None for a loader whose batches are left alone."""
         loader = self._loader()
-        if loader is None or type(loader.sampler) is not DistributedSampler:
+        if loader is None:
             return None
-        if type(loader.batch_sampler) is not BatchSampler:
-            return None
-        batches = loader.batch_sampler
-        return Deal(len(loader.sampler.dataset), batches.batch_size, base, batches.drop_last, rule)
-
-    def order(self) -> list[int]:
-        """The order of the coming epoch's samples, of a loader that has a `deal`."""
-        from torch.utils.data import DistributedSampler
-
-        loader = self._loader()
-        assert loader is not None
-        sampler = loader.sampler
-        whole = DistributedSampler(sampler.dataset, 1, 0, sampler.shuffle, sampler.seed)
-        whole.set_epoch(sampler.epoch)
-        return list(whole)
+        return next((found for source_of in self._sources if (found := source_of(loader))), None)
 
     def epoch(self) -> int:
         """The epoch that an iteration that begins now is in: as the script has set it, or counted."""
-        loader = self._loader()
-        told = getattr(getattr(loader, "sampler", None), "epoch", 0)
+        if source := self.source():
+            return max(source.epoch, self.begun)
+        told = getattr(getattr(self._loader(), "sampler", None), "epoch", 0)
         return max(int(told), self.begun) if isinstance(told, int) else self.begun
+
+
+def deal_of(source: Source, base: int, rule: BatchRule) -> Deal:
+    """How an epoch is dealt out."""
+    return Deal(source.samples, source.per_worker, base, source.drop_last, rule, source.in_blocks)
 
 
 class Iteration:
@@ -73,15 +110,18 @@ class Iteration:
         known.iteration = self
         self.given = 0
         """How many batches the script has been given."""
-        self.start = 0
+        source = known.source()
+        self.start = source.used if source else 0
         """How many samples of the epoch's order are used by steps that count."""
-        self._reached = 0
+        self._reached = self._from = self.start
         """The same, after the batch that the script has now."""
         self._loader = loader
         self._begin = begin
         self._loop = loop
-        self._deal = known.deal(loop.base, loop.rule)
-        self._order = known.order() if self._deal is not None else []
+        self._deal = deal_of(source, loop.base, loop.rule_for(known)) if source else None
+        self._before = self.start
+        self._order = source.order() if source else []
+        self._sampler = source.sampler if source else None
         self._inner: Iterator[Any] | None = None
         self.begins = False
         """Whether the DataLoader makes its iterator now, which is to take the batches from `batches`."""
@@ -104,7 +144,7 @@ class Iteration:
         """How many batches are left."""
         if self._deal is None:
             return len(self._loader) - self.given
-        return self._deal.steps(self._reached, self._loop.group.size())
+        return self._deal.steps(self._reached, self._loop.group.size(), self._most())
 
     def next(self) -> Any:
         """The next batch. Raises StopIteration."""
@@ -114,10 +154,26 @@ class Iteration:
         self.given += 1
         if self._deal is not None:
             workers = self._loop.group.size()
-            share = self._deal.share(self._reached, self._loop.group.rank(), workers)
+            most = self._most(1)
+            share = self._deal.share(self._reached, self._loop.group.rank(), workers, most)
             self._loop.group.weight = share.weight
-            self._reached = self._deal.end(self._reached, workers)
+            self._before = self._reached
+            self._reached = self._deal.end(self._reached, workers, most)
         return batch
+
+    def is_over(self) -> bool:
+        """Whether steps that count have used all of the epoch."""
+        return self._deal is not None and self._deal.steps(self.start, self._loop.group.size()) == 0
+
+    def skip(self) -> None:
+        """Count a batch that others have had."""
+        self.given += 1
+
+    def _most(self, given_now: int = 0) -> int | None:
+        """How many batches a script that has counted them will still ask for; `given_now` is one of them."""
+        if self._deal is None or not (self.known.trains and self._loop.counts_steps):
+            return None
+        return max(0, self._deal.steps(self._from, self._loop.base) - self.given + given_now)
 
     def counts(self) -> None:
         """Note that the batches so far have been used by a step that counts."""
@@ -132,16 +188,31 @@ class Iteration:
     def again(self) -> Any:
         """A batch from the beginning, for a newcomer that only warms up."""
         self._inner = None
-        self._reached = self.given = 0
+        self._reached, self.given = self._from, 0
         return self.next()
+
+    def order_told(self) -> Any:
+        """The epoch's order, and what that of the next ones depends on, for workers that cannot make it."""
+        if self._sampler is None:
+            return None
+        return torch.tensor(self._order, dtype=torch.int64), self._sampler.own()
+
+    def hear_order(self, told: Any) -> None:
+        """Take over what another worker's `order_told` has returned."""
+        if self._sampler is not None and told is not None:
+            self._order = told[0].tolist()
+            self._sampler.take_over(told[1])
+
+    def real_samples(self) -> int:
+        """How many different samples all workers together have in their present batches."""
+        return self._reached - self._before
 
     def batches(self) -> _Dealt | None:
         """The batches from here on, for the DataLoader's iterator."""
         if self._deal is None:
             return None
-        return _Dealt(
-            self._deal, self._order, self._reached, self._loop.group.rank(), self._loop.group.size()
-        )
+        rank, size = self._loop.group.rank(), self._loop.group.size()
+        return _Dealt(self._deal, self._order, self._reached, rank, size, self._most())
 
     def _length(self) -> float:
         try:
@@ -152,6 +223,8 @@ class Iteration:
     def _inner_now(self) -> Iterator[Any]:
         if self._inner is None:
             self.begins = True
+            if self._deal is not None:
+                torchs_own.renew_batches(self._loader, self.batches())
             try:
                 self._inner = self._begin(self._loader)
             finally:
@@ -162,22 +235,26 @@ class Iteration:
 class _Dealt:
     """The batches' indices from one place of an epoch on."""
 
-    def __init__(self, deal: Deal, order: list[int], start: int, rank: int, workers: int) -> None:
+    def __init__(
+        self, deal: Deal, order: list[int], start: int, rank: int, workers: int, most: int | None = None
+    ) -> None:
         self._deal = deal
         self._order = order
         self._start = start
         self._rank = rank
         self._workers = workers
+        self._most = most
 
     def __len__(self) -> int:
-        return self._deal.steps(self._start, self._workers)
+        return self._deal.steps(self._start, self._workers, self._most)
 
     def __iter__(self) -> Iterator[list[int]]:
-        start = self._start
-        for _ in range(self._deal.steps(start, self._workers)):
-            places = self._deal.share(start, self._rank, self._workers).places
+        start, most = self._start, self._most
+        for _ in range(len(self)):
+            places = self._deal.share(start, self._rank, self._workers, most).places
             yield [self._order[place % len(self._order)] for place in places]
-            start = self._deal.end(start, self._workers)
+            start = self._deal.end(start, self._workers, most)
+            most = most and most - 1
 
 
 class Loaders:
@@ -186,10 +263,15 @@ class Loaders:
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
+        self._sources: list[SourceOf] = [of_distributed_sampler]
+
+    def understand(self, source_of: SourceOf) -> None:
+        """Have `source_of` asked for the sources of loaders, too: it knows those of a framework."""
+        self._sources.append(source_of)
 
     def made(self, loader: Any) -> None:
         """Remember a DataLoader."""
-        self._known[loader] = Loader(loader, next(self._numbers))
+        self._known[loader] = Loader(loader, next(self._numbers), self._sources)
 
     def of(self, loader: Any) -> Loader | None:
         """What is known of it."""
@@ -202,8 +284,13 @@ class Loaders:
             return None
         if known.iteration is not None and known.iteration.begins:
             return known.iteration.batches()
-        deal = known.deal(loop.base, loop.rule)  # the script asks for the length
-        return None if deal is None else _Dealt(deal, [], 0, 0, loop.group.size())
+        source = known.source()
+        if source is None:
+            return None
+        # The script asks for the length. Until a loader is used, it hears that of the base, as founders do.
+        size = loop.group.size() if known.begun and not loop.is_new else loop.base
+        rule = loop.rule_for(known)
+        return _Dealt(deal_of(source, loop.base, rule), [], source.used, 0, size)
 
 
 def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:

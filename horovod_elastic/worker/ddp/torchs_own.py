@@ -97,6 +97,12 @@ def take_batches_from(batches_of: Callable[[Any], Any | None]) -> None:
     DataLoader._index_sampler = property(index_sampler)
 
 
+def renew_batches(loader: Any, batches: Any) -> None:
+    """Have an iterator that a DataLoader keeps with its worker processes take these indices next."""
+    if (kept := getattr(loader, "_iterator", None)) is not None:
+        kept._index_sampler = batches
+
+
 def random_states() -> Mapping[str, Any]:
     """The states of PyTorch's generators: of the CPU, and of this process's GPU if it uses one."""
     states = {"cpu": torch.get_rng_state()}

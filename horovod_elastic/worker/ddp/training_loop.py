@@ -27,7 +27,7 @@ from horovod_elastic.trace import say
 from horovod_elastic.worker import state_messages, state_route
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.deal import BatchRule
-from horovod_elastic.worker.ddp.loaders import Iteration, Loaders
+from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
@@ -74,6 +74,8 @@ class TrainingLoop:
         """Whether a step was taken since the last boundary."""
         self._last: Iteration | None = None
         """The iteration that has given the last batch."""
+        self._last_training: Iteration | None = None
+        """The iteration that has given the last training batch."""
         self._position = NOWHERE
         """The next call for a training batch: its epoch, and the batches of the epoch before it."""
         self._target = NOWHERE
@@ -82,6 +84,33 @@ class TrainingLoop:
         self._origin = Origin.NEW
         self._same_random_numbers = False
         self._bring_back: Callable[[], None] = lambda: None
+        self._on_arrival: list[Callable[[bool], None]] = []
+        self.counts_steps = False
+        """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
+        self._placeholder: Callable[[], Any] | None = None
+
+    @property
+    def is_resizable(self) -> bool:
+        """Whether this worker is one of a job that may be resized, as far as is known."""
+        return self._stage not in (Stage.IDLE, Stage.RIGID)
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether what this worker does now has no effect."""
+        return self._stage in (Stage.WARMING, Stage.CATCHING_UP)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this is a newcomer that has not got the others' state yet."""
+        warming = self._stage is Stage.WARMING
+        return warming or (self._stage is Stage.CATCHING_UP and self._origin is Origin.NEW)
+
+    def on_arrival(self, arrived: Callable[[bool], None]) -> None:
+        """Call `arrived` in each generation, when this worker has the state and its place.
+
+        Its argument says whether this worker's last steps had no effect.
+        """
+        self._on_arrival.append(arrived)
 
     @property
     def runs(self) -> bool:
@@ -94,11 +123,37 @@ class TrainingLoop:
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
 
     def keep_size(self, why: str) -> None:
-        """Never resize this job. `why` names what stands in the way, and where."""
-        if self._stage in (Stage.BEGINNING, Stage.WARMING):
+        """Never resize this job. `why` names what stands in the way, and where.
+
+        A newcomer finds the same obstacle as the founders. Nobody calls it, so it waits to be told to leave.
+        """
+        if self._stage is Stage.WARMING:
+            self._session.join()
+            sys.exit(f"flexo: this worker cannot join: {why}")
+        if self._stage is Stage.BEGINNING:
             self._stage = Stage.RIGID
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
+
+    def count_steps(self, what: str, placeholder: Callable[[], Any]) -> None:
+        """Note that the script counts its batches itself. `what`: the framework that does so.
+
+        A newcomer then gets a placeholder for each batch that the others have had in the present epoch, so
+        that it counts them. The global batch stays that of the base, and so does the number of steps.
+        """
+        if self.rule is not BatchRule.KEEP and self.group.rank() == 0:
+            say(f"the global batch stays that of the base: {what} counts the steps of an epoch in advance")
+        self.rule, self.counts_steps, self._placeholder = BatchRule.KEEP, True, placeholder
+
+    def rule_for(self, known: Loader) -> BatchRule:
+        """The batch rule of an iteration that begins now.
+
+        An evaluation has no global batch to keep. There, all workers have equally many samples in a batch,
+        because scripts gather what they compute of them.
+        """
+        models = self.captured.models()
+        evaluates = bool(models) and not known.trains and not any(model.module.training for model in models)
+        return BatchRule.GROW if evaluates else self.rule
 
     # --- called by the script ---------------------------------------------------------------------------
 
@@ -149,7 +204,7 @@ class TrainingLoop:
             raise
         self._last = iteration
         if iteration.known.trains:
-            self._position = iteration.epoch, iteration.given
+            self._position, self._last_training = (iteration.epoch, iteration.given), iteration
         return batch
 
     # --- boundaries -------------------------------------------------------------------------------------
@@ -203,7 +258,7 @@ class TrainingLoop:
         place = self._session.place
         own = [
             *(origin, self._session.commits, place.rank - place.local_rank, core.transport() is not None),
-            *(NOWHERE if origin is Origin.NEW else self._position),
+            *(NOWHERE if origin is Origin.NEW else self._next_call()),
             _random_digest(),
         ]
         told = self.group.exchange(own)
@@ -211,6 +266,13 @@ class TrainingLoop:
         old = [each for each in told if each[0] != Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
         self._same_random_numbers = len({each[6] for each in old}) == 1
+
+    def _next_call(self) -> tuple[int, int]:
+        """The next call for a training batch. Not all loops call for the end of an epoch, so it is none."""
+        last = self._last_training
+        if last is not None and self._position == (last.epoch, last.given) and last.is_over():
+            return last.epoch + 1, 0
+        return self._position
 
     # --- newcomers --------------------------------------------------------------------------------------
 
@@ -258,13 +320,18 @@ class TrainingLoop:
                     f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
                     f" others are in epoch {self._target[0]}"
                 )
-            return iteration.epoch == self._target[0]
+            passed = self._placeholder is None or iteration.given >= self._target[1]
+            return iteration.epoch == self._target[0] and passed
         return (iteration.epoch, iteration.given) >= self._target
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
-        if self._origin is Origin.NEW and iteration.given >= 1:
-            raise StopIteration
+        if self._origin is Origin.NEW:
+            if self._placeholder and iteration.known.trains and iteration.epoch == self._target[0]:
+                iteration.skip()
+                return self._placeholder()
+            if iteration.given >= 1:
+                raise StopIteration
         return self._give(iteration)
 
     def _arrive(self, iteration: Iteration) -> None:
@@ -280,7 +347,13 @@ class TrainingLoop:
             return
         self.group.take_place()
         given, start = position.found()
-        iteration.go_on_at(max(given, self._target[1]), start)
+        passed = self._target[1] if iteration.epoch == self._target[0] else 0
+        iteration.go_on_at(max(given, passed), start)
+        if lost := self._origin is not Origin.STAYS:
+            for optimizer in self.captured.optimizers():
+                optimizer.zero_grad()  # of batches that are dealt out again
+        for arrived in self._on_arrival:
+            arrived(lost)
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
         self._position = iteration.epoch, iteration.given
         self._bring_back = lambda: None
@@ -313,26 +386,28 @@ class TrainingLoop:
 
 
 class _Position:
-    """How far an epoch is, as a part of the state."""
+    """How far an epoch is, and its order where a newcomer could not find that by itself."""
 
     def __init__(self, iteration: Iteration) -> None:
         self._iteration = iteration
         self._theirs: tuple[int, int] | None = None
 
     def own(self) -> Any:
-        return self._iteration.given, self._iteration.start
+        return self._iteration.given, self._iteration.start, self._iteration.order_told()
 
     def room(self) -> Any:
         return None
 
     def take_over(self, theirs: Any) -> None:
-        self._theirs = theirs
+        given, start, order = theirs
+        self._theirs = given, start
+        self._iteration.hear_order(order)
 
     def settle(self) -> None:
         pass
 
     def found(self) -> tuple[int, int]:
-        return self._theirs or self.own()
+        return self._theirs or (self._iteration.given, self._iteration.start)
 
 
 def _random_digest() -> int:
