@@ -27,6 +27,11 @@ def leave() -> NoReturn:
     sys.exit(0)
 
 
+def is_leaving() -> bool:
+    """Whether this worker leaves the job, rather than being at the end of its script."""
+    return _leaving
+
+
 def _end_at_once() -> None:
     if not _leaving:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import sys
@@ -10,7 +11,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from horovod_elastic.worker import sigterm
+from horovod_elastic.worker import departure, sigterm
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
@@ -33,6 +34,7 @@ def patch_torch(module: ModuleType) -> None:
         for name, hook in (("init_process_group", _init), ("new_group", _new_group)):
             setattr(home, name, hook(getattr(home, name)))
         home.destroy_process_group = _destroy(home.destroy_process_group)
+        home.broadcast_object_list = _broadcast_objects(home.broadcast_object_list)
     _patch_what_is_made()
 
 
@@ -131,10 +133,20 @@ def _take_place(session: Session) -> TorchFrontEnd:
         front.group.take_place()
         front.group.muted = False
     _set_variables(session)
+    atexit.register(_say_end, session)
     if os.environ.get(ELASTIC) == "1":
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
         training_loop.current().begin(session, front.group, base=base, rule=rule)
     return front
+
+
+def _say_end(session: Session) -> None:
+    """Say that the script has ended, if it has not called destroy_process_group, so that nobody joins it."""
+    from horovod_elastic.worker.ddp import training_loop
+
+    ended = training_loop.current().runs and not session.warming and not hasattr(sys, "last_value")
+    if ended and not departure.is_leaving():
+        session.finished()
 
 
 def _set_variables(session: Session) -> None:
@@ -204,6 +216,24 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
     new_group._flexo = True  # type: ignore[attr-defined]
     return new_group
+
+
+def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
+    if hasattr(original, "_flexo"):
+        return original
+
+    @functools.wraps(original)
+    def broadcast_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
+        from horovod_elastic.worker.ddp import training_loop
+
+        loop = training_loop.current()
+        if not (
+            loop.runs and loop.group.muted
+        ):  # alone, a worker has its own objects: there is none to unpickle
+            original(object_list, *args, **kwargs)
+
+    broadcast_object_list._flexo = True  # type: ignore[attr-defined]
+    return broadcast_object_list
 
 
 def _destroy(original: Callable[..., None]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ resize, but the script has not seen, are loaded again by those to whom they then
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import weakref
@@ -105,23 +106,20 @@ class Iteration:
 
     def __init__(self, known: Loader, loader: Any, begin: Any, loop: TrainingLoop) -> None:
         self.known = known
-        self.epoch = known.epoch()
-        known.begun += 1
-        known.iteration = self
+        self.epoch = 0
         self.given = 0
         """How many batches the script has been given."""
-        source = known.source()
-        self.start = source.used if source else 0
+        self.start = 0
         """How many samples of the epoch's order are used by steps that count."""
-        self._reached = self._from = self.start
-        """The same, after the batch that the script has now."""
+        self._reached = self._before = self._from = 0
+        """The same: after the batch that the script has now, before it, and at the first batch."""
         self._loader = loader
         self._begin = begin
         self._loop = loop
-        self._deal = deal_of(source, loop.base, loop.rule_for(known)) if source else None
-        self._before = self.start
-        self._order = source.order() if source else []
-        self._sampler = source.sampler if source else None
+        self._deal: Deal | None = None
+        self._order: list[int] = []
+        self._sampler: StatePart | None = None
+        self._is_open = False
         self._inner: Iterator[Any] | None = None
         self.begins = False
         """Whether the DataLoader makes its iterator now, which is to take the batches from `batches`."""
@@ -130,6 +128,7 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
+        self._open()
         return self._loop.fetch(self)
 
     def __len__(self) -> int:
@@ -138,10 +137,23 @@ class Iteration:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner_now(), name)
 
+    def _open(self) -> None:
+        """Begin the epoch, at the first call for a batch: scripts set a sampler's epoch until then."""
+        if self._is_open:
+            return
+        self._is_open = True
+        self.epoch = self.known.epoch()
+        self.known.begun += 1
+        if source := self.known.source():
+            self.start = self._reached = self._before = self._from = source.used
+            self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
+            self._order, self._sampler = source.order(), source.sampler
+
     # --- for the training loop ------------------------------------------------------------------------------
 
     def left(self) -> int:
         """How many batches are left."""
+        self._open()
         if self._deal is None:
             return len(self._loader) - self.given
         return self._deal.steps(self._reached, self._loop.group.size(), self._most())
@@ -222,7 +234,7 @@ class Iteration:
 
     def _inner_now(self) -> Iterator[Any]:
         if self._inner is None:
-            self.begins = True
+            self.known.iteration, self.begins = self, True
             if self._deal is not None:
                 torchs_own.renew_batches(self._loader, self.batches())
             try:
@@ -298,10 +310,12 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     loader = module.DataLoader
     made, begin = loader.__init__, loader.__iter__
 
+    @functools.wraps(made)  # frameworks read the signature, to make a loader anew with another sampler
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self)
 
+    @functools.wraps(begin)
     def iterate(self: Any) -> Any:
         known = loop.loaders.of(self)
         return begin(self) if known is None or not loop.runs else Iteration(known, self, begin, loop)

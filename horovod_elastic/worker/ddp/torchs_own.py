@@ -65,10 +65,15 @@ def bucket_layout(model: Any) -> str:
     return hashlib.sha256("\n".join([*layout, *shapes]).encode()).hexdigest()[:16]
 
 
-def around_every_step(around: Callable[[Any, Callable[[], Any]], Any]) -> None:
-    """Have `around(optimizer, step)` called for each step of an optimizer that is made from now on.
+Closure = Callable[[], Any]
+"""The function that computes the loss and the gradients, in a script that leaves that to an optimizer."""
 
-    `step()` takes the step. torch.optim wraps the step of each class once, for its profiler; so does this.
+
+def around_every_step(around: Callable[[Any, Callable[..., Any], Closure | None], Any]) -> None:
+    """Have `around(optimizer, step, closure)` called for each step of an optimizer that is made from now on.
+
+    `step()` takes the step, and `step(closure)` does so with another closure. torch.optim wraps the step of
+    each class once, for its profiler; so does this.
     """
     import functools
 
@@ -79,7 +84,14 @@ def around_every_step(around: Callable[[Any, Callable[[], Any]], Any]) -> None:
 
         @functools.wraps(inner)
         def stepping(*args: Any, **kwargs: Any) -> Any:
-            return around(args[0], lambda: inner(*args, **kwargs))
+            optimizer, *others = args
+            closure = others.pop(0) if others else kwargs.pop("closure", None)
+
+            def take(instead: Closure | None = closure) -> Any:
+                given = [] if instead is None else [instead]
+                return inner(optimizer, *given, *others, **kwargs)
+
+            return around(optimizer, take, closure)
 
         return stepping
 

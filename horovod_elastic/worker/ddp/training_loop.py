@@ -25,6 +25,7 @@ import torch
 
 from horovod_elastic.trace import say
 from horovod_elastic.worker import state_messages, state_route
+from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
@@ -135,11 +136,11 @@ class TrainingLoop:
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
 
-    def count_steps(self, what: str, placeholder: Callable[[], Any]) -> None:
+    def count_steps(self, what: str, placeholder: Callable[[], Any] | None = None) -> None:
         """Note that the script counts its batches itself. `what`: the framework that does so.
 
-        A newcomer then gets a placeholder for each batch that the others have had in the present epoch, so
-        that it counts them. The global batch stays that of the base, and so does the number of steps.
+        The global batch stays that of the base, and so does the number of steps. If there is a `placeholder`,
+        a newcomer gets one for each batch that the others have had in the present epoch, and counts it.
         """
         if self.rule is not BatchRule.KEEP and self.group.rank() == 0:
             say(f"the global batch stays that of the base: {what} counts the steps of an epoch in advance")
@@ -157,16 +158,22 @@ class TrainingLoop:
 
     # --- called by the script ---------------------------------------------------------------------------
 
-    def step(self, optimizer: Any, take: Callable[[], Any]) -> Any:
-        """A step of an optimizer: taken, unless it is muted."""
+    def step(self, optimizer: Any, take: Callable[..., Any], closure: torchs_own.Closure | None) -> Any:
+        """A step of an optimizer: taken, unless it is muted. A closure is called before, once."""
+        if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
+            self.keep_size("LBFGS computes gradients several times in a step")
         stage = self._stage
         if stage is Stage.IDLE or stage is Stage.RIGID:
             return take()
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
         if self._must_recover():
             self._recover()
         if self._stage is Stage.CATCHING_UP:
-            return None
-        result = take()
+            return result
+        result = take() if closure is None else take(lambda: result)
         self._steps += 1
         self._stepped = True
         if self._last is not None:

@@ -76,7 +76,7 @@ def main():
                 rate = scheduler.get_last_lr()[0]
                 tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=waiting)
                 waiting = []
-            time.sleep(options.sleep)
+                time.sleep(0 if Path(options.log_dir, "stop").exists() else options.sleep)
         model.eval()
         right, seen = 0, []
         for inputs, targets, numbers in check:

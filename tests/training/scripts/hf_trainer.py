@@ -47,8 +47,8 @@ class Logged(Trainer):
 
 
 class Tell(TrainerCallback):
-    def __init__(self, tell):
-        self.tell = tell
+    def __init__(self, tell, sleep):
+        self.tell, self.sleep = tell, sleep
         self.trainer = None
         self.steps = 0
 
@@ -67,7 +67,7 @@ class Tell(TrainerCallback):
         numbers = self.trainer.numbers
         facts = {"global_step": state.global_step, "at": state.epoch, "heard": self.steps}
         self.tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=numbers, **facts)
-        time.sleep(0.02)
+        time.sleep(0 if Path(args.output_dir, "..", "stop").exists() else self.sleep)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         self.tell("log", logs=logs, main=state.is_world_process_zero, global_step=state.global_step)
@@ -92,16 +92,17 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--report", default="none")
     options = parser.parse_args()
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"{options.log_dir}/board")
+    os.environ["TENSORBOARD_LOGGING_DIR"] = f"{options.log_dir}/board"
 
     arguments = TrainingArguments(
         output_dir=f"{options.log_dir}/out",
         use_cpu=not torch.cuda.is_available(),
         num_train_epochs=options.epochs,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=32,
         per_device_eval_batch_size=50,
         gradient_accumulation_steps=options.accumulate,
         learning_rate=2e-3,
@@ -125,7 +126,7 @@ def main():
     config = BertConfig(
         vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
-    data, callback = Sentences(options.samples), Tell(tell)
+    data, callback = Sentences(options.samples), Tell(tell, options.sleep)
     trainer = Logged(
         model=BertForSequenceClassification(config),
         args=arguments,

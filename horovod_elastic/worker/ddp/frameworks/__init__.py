@@ -14,6 +14,15 @@ _PATCHES = {
     "accelerate.accelerator": ("accelerate", "patch_accelerator"),
     "transformers.trainer": ("transformers", "patch_trainer"),
     "transformers.trainer_callback": ("transformers", "patch_callbacks"),
+    # Lightning comes as one package, and as two with the same modules.
+    "lightning.fabric.plugins.environments.torchelastic": ("lightning", "patch_environment"),
+    "lightning_fabric.plugins.environments.torchelastic": ("lightning", "patch_environment"),
+    "lightning.pytorch.strategies.ddp": ("lightning", "patch_strategy"),
+    "pytorch_lightning.strategies.ddp": ("lightning", "patch_strategy"),
+    "lightning.pytorch.trainer.call": ("lightning", "patch_calls"),
+    "pytorch_lightning.trainer.call": ("lightning", "patch_calls"),
+    "lightning.pytorch.loops.fit_loop": ("lightning", "patch_loop"),
+    "pytorch_lightning.loops.fit_loop": ("lightning", "patch_loop"),
 }
 """By module of a framework: the adapter, and its function that patches the module."""
 
