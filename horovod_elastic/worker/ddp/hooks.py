@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from horovod_elastic.trace import say
 from horovod_elastic.worker import departure, sigterm
 
 if TYPE_CHECKING:
@@ -144,9 +145,13 @@ def _say_end(session: Session) -> None:
     """Say that the script has ended, if it has not called destroy_process_group, so that nobody joins it."""
     from horovod_elastic.worker.ddp import training_loop
 
-    ended = training_loop.current().runs and not session.warming and not hasattr(sys, "last_value")
-    if ended and not departure.is_leaving():
-        session.finished()
+    loop = training_loop.current()
+    if not loop.runs or departure.is_leaving() or hasattr(sys, "last_value"):
+        return
+    if loop.is_new:
+        say("this worker cannot join: its script has ended before it came to where the others are")
+        os._exit(1)
+    session.finished()
 
 
 def _set_variables(session: Session) -> None:

@@ -67,16 +67,23 @@ def of_distributed_sampler(loader: Any) -> Source | None:
     return Source(size, batches.batch_size, batches.drop_last, order, sampler.epoch)
 
 
-class Loader:
-    """What is known of a DataLoader. `number`: which one of the process's DataLoaders it is."""
+@dataclass(slots=True)
+class History:
+    """What has been done with a DataLoader. `number`: which one of the process's DataLoaders it is."""
 
-    def __init__(self, loader: Any, number: int, sources: list[SourceOf]) -> None:
-        self.number = number
+    number: int
+    trains: bool = False
+    """Whether an optimizer has taken a step between two of its batches."""
+    begun: int = 0
+    """How often an iteration over it has begun."""
+
+
+class Loader:
+    """What is known of a DataLoader."""
+
+    def __init__(self, loader: Any, history: History, sources: list[SourceOf]) -> None:
+        self.history = history
         self._sources = sources
-        self.trains = False
-        """Whether an optimizer has taken a step between two of its batches."""
-        self.begun = 0
-        """How often an iteration over it has begun."""
         self.iteration: Iteration | None = None
         """The iteration that has begun last."""
         self._loader = weakref.ref(loader)
@@ -91,9 +98,10 @@ class Loader:
     def epoch(self) -> int:
         """The epoch that an iteration that begins now is in: as the script has set it, or counted."""
         if source := self.source():
-            return max(source.epoch, self.begun)
+            return max(source.epoch, self.history.begun)
         told = getattr(getattr(self._loader(), "sampler", None), "epoch", 0)
-        return max(int(told), self.begun) if isinstance(told, int) else self.begun
+        begun = self.history.begun
+        return max(int(told), begun) if isinstance(told, int) else begun
 
 
 def deal_of(source: Source, base: int, rule: BatchRule) -> Deal:
@@ -143,7 +151,7 @@ class Iteration:
             return
         self._is_open = True
         self.epoch = self.known.epoch()
-        self.known.begun += 1
+        self.known.history.begun += 1
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
             self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
@@ -183,7 +191,7 @@ class Iteration:
 
     def _most(self, given_now: int = 0) -> int | None:
         """How many batches a script that has counted them will still ask for; `given_now` is one of them."""
-        if self._deal is None or not (self.known.trains and self._loop.counts_steps):
+        if self._deal is None or not (self.known.history.trains and self._loop.counts_steps):
             return None
         return max(0, self._deal.steps(self._from, self._loop.base) - self.given + given_now)
 
@@ -283,7 +291,11 @@ class Loaders:
 
     def made(self, loader: Any) -> None:
         """Remember a DataLoader."""
-        self._known[loader] = Loader(loader, next(self._numbers), self._sources)
+        self._known[loader] = Loader(loader, History(next(self._numbers)), self._sources)
+
+    def continues(self, loader: Any, other: Any) -> None:
+        """Note that `loader` gives the rest of an epoch of `other`, to a script that resumes."""
+        self._known[loader].history = self._known[other].history
 
     def of(self, loader: Any) -> Loader | None:
         """What is known of it."""
@@ -300,7 +312,7 @@ class Loaders:
         if source is None:
             return None
         # The script asks for the length. Until a loader is used, it hears that of the base, as founders do.
-        size = loop.group.size() if known.begun and not loop.is_new else loop.base
+        size = loop.group.size() if known.history.begun and not loop.is_new else loop.base
         rule = loop.rule_for(known)
         return _Dealt(deal_of(source, loop.base, rule), [], source.used, 0, size)
 

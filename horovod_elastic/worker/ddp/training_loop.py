@@ -80,6 +80,8 @@ class TrainingLoop:
         self._position = NOWHERE
         """The next call for a training batch: its epoch, and the batches of the epoch before it."""
         self._target = NOWHERE
+        self._target_loader = -1
+        """The number of the loader with which the others train."""
         self._route: Route | None = None
         """Who gives the state to whom; None if all have it."""
         self._origin = Origin.NEW
@@ -153,7 +155,9 @@ class TrainingLoop:
         because scripts gather what they compute of them.
         """
         models = self.captured.models()
-        evaluates = bool(models) and not known.trains and not any(model.module.training for model in models)
+        evaluates = (
+            bool(models) and not known.history.trains and not any(model.module.training for model in models)
+        )
         return BatchRule.GROW if evaluates else self.rule
 
     # --- called by the script ---------------------------------------------------------------------------
@@ -177,7 +181,7 @@ class TrainingLoop:
         self._steps += 1
         self._stepped = True
         if self._last is not None:
-            self._last.known.trains = True
+            self._last.known.history.trains = True
             self._last.counts()
         if stage is not Stage.WARMING:
             self._session.committed()
@@ -206,11 +210,11 @@ class TrainingLoop:
         try:
             batch = iteration.next()
         except StopIteration:
-            if iteration.known.trains:
+            if iteration.known.history.trains:
                 self._position = iteration.epoch + 1, 0
             raise
         self._last = iteration
-        if iteration.known.trains:
+        if iteration.known.history.trains:
             self._position, self._last_training = (iteration.epoch, iteration.given), iteration
         return batch
 
@@ -267,11 +271,13 @@ class TrainingLoop:
             *(origin, self._session.commits, place.rank - place.local_rank, core.transport() is not None),
             *(NOWHERE if origin is Origin.NEW else self._next_call()),
             _random_digest(),
+            -1 if self._last_training is None else self._last_training.known.history.number,
         ]
         told = self.group.exchange(own)
         self._route = state_route.decide([Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told])
         old = [each for each in told if each[0] != Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
+        self._target_loader = told[0][7] if not old else old[0][7]
         self._same_random_numbers = len({each[6] for each in old}) == 1
 
     def _next_call(self) -> tuple[int, int]:
@@ -285,12 +291,12 @@ class TrainingLoop:
 
     def _is_warm(self, iteration: Iteration) -> bool:
         """Whether this is the training loader, and the first steps are taken."""
-        return iteration.known.trains and self._steps >= FIRST_STEPS
+        return iteration.known.history.trains and self._steps >= FIRST_STEPS
 
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
         most = 1 if self._steps >= FIRST_STEPS else PRACTICE
-        if iteration.given >= most and not iteration.known.trains:
+        if iteration.given >= most and not iteration.known.history.trains:
             raise StopIteration
         try:
             return self._give(iteration)
@@ -319,9 +325,11 @@ class TrainingLoop:
         self._has_entered(Origin.NEW if still_new else Origin.BACK, sync=still_new or called.sync)
 
     def _has_caught_up(self, iteration: Iteration) -> bool:
-        if not iteration.known.trains:
-            return False
+        history = iteration.known.history
         if self._origin is Origin.NEW:
+            if history.number != self._target_loader:
+                return False
+            history.trains = True
             if iteration.epoch > self._target[0]:
                 sys.exit(
                     f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
@@ -329,12 +337,14 @@ class TrainingLoop:
                 )
             passed = self._placeholder is None or iteration.given >= self._target[1]
             return iteration.epoch == self._target[0] and passed
+        if not history.trains:
+            return False
         return (iteration.epoch, iteration.given) >= self._target
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
         if self._origin is Origin.NEW:
-            if self._placeholder and iteration.known.trains and iteration.epoch == self._target[0]:
+            if self._placeholder and iteration.known.history.trains and iteration.epoch == self._target[0]:
                 iteration.skip()
                 return self._placeholder()
             if iteration.given >= 1:

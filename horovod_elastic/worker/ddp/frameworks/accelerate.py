@@ -138,7 +138,7 @@ def patch_data_loader(module: ModuleType) -> None:
     shards = _Shards(module, loop)
     loop.loaders.understand(shards.source_of)
     shard, prepare = module.DataLoaderShard, module.prepare_data_loader
-    made, iterate = shard.__init__, shard.__iter__
+    made, iterate, skip = shard.__init__, shard.__iter__, module.skip_first_batches
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
@@ -153,7 +153,14 @@ def patch_data_loader(module: ModuleType) -> None:
             return prepare(dataloader, *args, **kwargs)
         return shards.prepare(prepare, dataloader, *args, **kwargs)
 
+    def skip_first_batches(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        rest = skip(dataloader, *args, **kwargs)
+        if loop.is_resizable and isinstance(rest, shard) and isinstance(dataloader, shard):
+            loop.loaders.continues(rest.base_dataloader, dataloader.base_dataloader)
+        return rest
+
     shard.__init__, shard.__iter__ = init, iter_shard
+    module.skip_first_batches = skip_first_batches  # type: ignore[attr-defined]
     module.prepare_data_loader = prepare_data_loader  # type: ignore[attr-defined]
 
 
@@ -199,7 +206,7 @@ class _Shards:
             return "workers may have different numbers of batches (even_batches=False)"
         if self.source_of(prepared.base_dataloader) is None:
             inner = getattr(shard, "batch_sampler", None) or shard or prepared.sampler
-            return f"its batches come from a {type(inner).__name__}"
+            return f"its batches come from an object of the class {type(inner).__name__}"
         return ""
 
     def source_of(self, loader: Any) -> Source | None:

@@ -106,8 +106,8 @@ def _obstacle(fit_loop: Any, loop: TrainingLoop) -> str:
         return "it loads an IterableDataset, whose samples flexo cannot deal out anew"
     known = loop.loaders.of(loaders[0])
     if known is None or known.source() is None:
-        names = type(loaders[0].sampler).__name__, type(loaders[0].batch_sampler).__name__
-        return f"its batches come from a {names[0]} in a {names[1]}"
+        names = type(loaders[0].batch_sampler).__name__, type(loaders[0].sampler).__name__
+        return f"its batches come from objects of the classes {names[0]} and {names[1]}"
     return ""
 
 
