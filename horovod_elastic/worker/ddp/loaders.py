@@ -69,6 +69,8 @@ class Iteration:
     def __init__(self, known: Loader, loader: Any, begin: Any, loop: TrainingLoop) -> None:
         self.known = known
         self.epoch = known.epoch()
+        if known.trains or not known.begun:
+            loop.counting.batch_loop_begins()
         known.begun += 1
         known.iteration = self
         self.given = 0
@@ -214,6 +216,7 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self)
+        loop.watch_newcomer()
 
     def iterate(self: Any) -> Any:
         known = loop.loaders.of(self)

@@ -3,7 +3,8 @@
 The script hears of nothing. It calls the loader for its next batch and the optimizer for its step, and both
 calls come here. A boundary is a call for a batch of the training loader after a step. All workers are at the
 same line of the script then, so that a newcomer may join them there: it runs the script alone until it is at
-that call, too. Until then, its batches are for practice and its collectives those of a group of one.
+that call, too. Until then, its batches are for practice and its collectives those of a group of one. In a
+script without a DataLoader, the end of a step is a boundary.
 
 If a worker is lost, some workers may have taken a step that others have not. Nobody can go back. So those who
 lack the step run on, muted, to the call for a batch at which the most advanced worker arrives, and receive
@@ -26,8 +27,10 @@ import torch
 from horovod_elastic.trace import say
 from horovod_elastic.worker import state_messages, state_route
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
+from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loaders
+from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
@@ -35,8 +38,9 @@ if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.session import Session
 
-FIRST_STEPS = 2
-"""Steps before a worker can be resized: DistributedDataParallel has its final messages after the first."""
+FIRST_ROUNDS = 2
+"""Rounds of the training loop, each with a step, before a worker can be resized. DistributedDataParallel has
+its final messages in the second."""
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 NOWHERE = -1, -1
@@ -69,13 +73,21 @@ class TrainingLoop:
         self.group: ElasticGroup
         self._session: Session
         self._stage = Stage.IDLE
-        self._steps = 0
+        self._rounds = 0
+        """Calls for a batch after a step, so far; in a script without a DataLoader, ends of steps."""
         self._stepped = False
         """Whether a step was taken since the last boundary."""
         self._last: Iteration | None = None
-        """The iteration that has given the last batch."""
+        """The iteration that has given the last batch, unless it is over."""
         self._position = NOWHERE
-        """The next call for a training batch: its epoch, and the batches of the epoch before it."""
+        """The next call for a training batch: its epoch, and the batches of the epoch before it. In a script
+        without a DataLoader: 0, and the calls of the first optimizer's step."""
+        self._first_optimizer: Any = None
+        self._by_steps = False
+        """Whether the script trains without a DataLoader, so that ends of steps are its boundaries."""
+        self._calls = 0
+        self.variables = ScriptVariables(self.captured.models)
+        self.counting = CountingLoops()
         self._target = NOWHERE
         self._route: Route | None = None
         """Who gives the state to whom; None if all have it."""
@@ -92,6 +104,12 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
+        self.watch_newcomer()
+
+    def watch_newcomer(self) -> None:
+        """Watch the loops of a newcomer's script."""
+        if self._stage is Stage.WARMING:
+            self.counting.watch()
 
     def keep_size(self, why: str) -> None:
         """Never resize this job. `why` names what stands in the way, and where."""
@@ -104,25 +122,57 @@ class TrainingLoop:
 
     def step(self, optimizer: Any, take: Callable[[], Any]) -> Any:
         """A step of an optimizer: taken, unless it is muted."""
-        stage = self._stage
-        if stage is Stage.IDLE or stage is Stage.RIGID:
+        if self._stage in (Stage.IDLE, Stage.RIGID):
             return take()
+        self._counts_call(optimizer)
         if self._must_recover():
             self._recover()
-        if self._stage is Stage.CATCHING_UP:
-            return None
-        result = take()
-        self._steps += 1
+        result = None
+        if self._stage is not Stage.CATCHING_UP:
+            result = take()
+            self._has_stepped()
+        if self._by_steps and optimizer is self._first_optimizer:
+            self._pass_end_of_step()
+        return result
+
+    def _has_stepped(self) -> None:
         self._stepped = True
         if self._last is not None:
             self._last.known.trains = True
             self._last.counts()
-        if stage is not Stage.WARMING:
+        if self._stage is not Stage.WARMING:
             self._session.committed()
-        return result
+
+    def _counts_call(self, optimizer: Any) -> None:
+        if self._first_optimizer is None:
+            self._first_optimizer, self._by_steps = optimizer, self._last is None
+        first = optimizer is self._first_optimizer
+        self._calls += first
+        if self._by_steps:
+            self._position = 0, self._calls if first else self._calls + 1
+
+    def _pass_end_of_step(self) -> None:
+        """Pass a boundary of a script without a DataLoader."""
+        self._ends_round(trains=True)
+        while self._stage is not Stage.RIGID:
+            if self._must_recover():
+                self._recover()
+            if self._stage is Stage.WARMING:
+                if self._rounds < FIRST_ROUNDS:
+                    return
+                self._join()
+            elif self._stage is Stage.CATCHING_UP:
+                if self._origin is not Origin.NEW and self._position < self._target:
+                    return
+                self._arrive(None)
+            elif self._stepped and self._rounds >= FIRST_ROUNDS:
+                self._pass_boundary(self._position)
+            else:
+                return
 
     def fetch(self, iteration: Iteration) -> Any:
         """The next batch of an iteration over a loader. Raises StopIteration."""
+        self._ends_round(iteration.known.trains)
         while self._stage is not Stage.RIGID:
             if self._must_recover():
                 self._recover()
@@ -135,7 +185,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary(iteration)
+                self._pass_boundary((iteration.epoch, iteration.given))
             else:
                 break
         return self._give(iteration)
@@ -146,22 +196,30 @@ class TrainingLoop:
         except StopIteration:
             if iteration.known.trains:
                 self._position = iteration.epoch + 1, 0
+            if self._last is iteration:
+                self._last = None
             raise
         self._last = iteration
         if iteration.known.trains:
             self._position = iteration.epoch, iteration.given
         return batch
 
+    def _ends_round(self, trains: bool) -> None:
+        """Count the first rounds. `trains`: whether the call comes from the training loop."""
+        if trains and self._stepped and self._rounds < FIRST_ROUNDS:
+            self._rounds += 1
+            self._stepped = self._rounds == FIRST_ROUNDS
+
     # --- boundaries -------------------------------------------------------------------------------------
 
-    def _pass_boundary(self, iteration: Iteration) -> None:
+    def _pass_boundary(self, position: tuple[int, int]) -> None:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
         word = self._session.at_boundary()
         if word is None:
             return
-        self._position = iteration.epoch, iteration.given
+        self._position = position
         if word.leave:
             self._session.leave()
         if word.aside:
@@ -178,6 +236,7 @@ class TrainingLoop:
         self._session.layout = self.captured.layout()
         self._session.enter_loop()
         self._session.begins(self._session.commits)
+        self.variables.training_begins()
         self._stage = Stage.TRAINING
         self.group.guards = True
         return True
@@ -216,17 +275,17 @@ class TrainingLoop:
 
     def _is_warm(self, iteration: Iteration) -> bool:
         """Whether this is the training loader, and the first steps are taken."""
-        return iteration.known.trains and self._steps >= FIRST_STEPS
+        return iteration.known.trains and self._rounds >= FIRST_ROUNDS
 
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
-        most = 1 if self._steps >= FIRST_STEPS else PRACTICE
+        most = 1 if self._rounds >= FIRST_ROUNDS else PRACTICE
         if iteration.given >= most and not iteration.known.trains:
             raise StopIteration
         try:
             return self._give(iteration)
         except StopIteration:
-            if iteration.given == 0:
+            if not iteration.known.trains:
                 raise
         self._last = iteration
         return iteration.again()
@@ -267,10 +326,12 @@ class TrainingLoop:
             raise StopIteration
         return self._give(iteration)
 
-    def _arrive(self, iteration: Iteration) -> None:
+    def _arrive(self, iteration: Iteration | None) -> None:
         """Be where the others are: take the state over, or give it."""
         self._bring_back()
-        parts: list[StatePart] = [*self.captured.parts(), position := _Position(iteration)]
+        self.variables.takes(self._origin is Origin.NEW)
+        position = _Position(iteration)
+        parts: list[StatePart] = [*self.captured.parts(), position, self.variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
         try:
@@ -279,10 +340,14 @@ class TrainingLoop:
             self.group.note_failure(error)
             return
         self.group.take_place()
-        given, start = position.found()
-        iteration.go_on_at(max(given, self._target[1]), start)
+        self._position = self._target
+        if iteration is None:
+            self._calls = self._target[1]
+        else:
+            iteration.go_on_at(self._target[1], position.start())
+        self.counting.go_on(self.variables.taken, self._target[1])
+        self.variables.taken.clear()
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
-        self._position = iteration.epoch, iteration.given
         self._bring_back = lambda: None
         self.group.muted = False
         self._session.begins(self._session.commits if self._route is None else self._route.commits)
@@ -313,14 +378,14 @@ class TrainingLoop:
 
 
 class _Position:
-    """How far an epoch is, as a part of the state."""
+    """How many samples of the epoch are used, as a part of the state."""
 
-    def __init__(self, iteration: Iteration) -> None:
+    def __init__(self, iteration: Iteration | None) -> None:
         self._iteration = iteration
-        self._theirs: tuple[int, int] | None = None
+        self._theirs: int | None = None
 
     def own(self) -> Any:
-        return self._iteration.given, self._iteration.start
+        return 0 if self._iteration is None else self._iteration.start
 
     def room(self) -> Any:
         return None
@@ -331,8 +396,8 @@ class _Position:
     def settle(self) -> None:
         pass
 
-    def found(self) -> tuple[int, int]:
-        return self._theirs or self.own()
+    def start(self) -> int:
+        return int(self.own() if self._theirs is None else self._theirs)
 
 
 def _random_digest() -> int:
