@@ -97,6 +97,11 @@ def take_batches_from(batches_of: Callable[[Any], Any | None]) -> None:
     DataLoader._index_sampler = property(index_sampler)
 
 
+def compile_nothing_of_flexo(trace_rules: Any) -> None:
+    """Have torch.compile leave this package's functions alone (torch._dynamo.trace_rules)."""
+    trace_rules.add("horovod_elastic")
+
+
 def random_states() -> Mapping[str, Any]:
     """The states of PyTorch's generators: of the CPU, and of this process's GPU if it uses one."""
     states = {"cpu": torch.get_rng_state()}
