@@ -134,4 +134,5 @@ def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
         called=said.called,
         going=said.going,
         layout=said.layout,
+        fixed_why=said.fixed_why,
     )

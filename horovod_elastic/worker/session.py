@@ -76,6 +76,8 @@ class Session:
         self.speed = 0.0
         """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
         speeds count alike."""
+        self.fixed_why = ""
+        """Why this script can never be resized; "" if it can, or that is not known yet."""
         self.layout = ""
         """A digest of what must be the same on all workers; "" if the script has told nothing."""
         self.samples_per_step = 0
@@ -372,6 +374,7 @@ class Session:
                 held=held,
                 paused_s=self._paused_s,
                 layout=self.layout,
+                fixed_why=self.fixed_why,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))

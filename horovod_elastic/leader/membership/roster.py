@@ -44,6 +44,7 @@ class WorkerStatus:
     called: int = 0
     going: bool = False
     layout: str = ""
+    fixed_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

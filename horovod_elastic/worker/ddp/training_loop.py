@@ -115,6 +115,7 @@ class TrainingLoop:
         """Never resize this job. `why` names what stands in the way, and where."""
         if self._stage in (Stage.BEGINNING, Stage.WARMING):
             self._stage = Stage.RIGID
+            self._session.fixed_why = why
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
 
