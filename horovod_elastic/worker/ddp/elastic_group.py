@@ -51,9 +51,15 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator, self._inside, self._on_gpus = communicator, None, False
         self.failure = ""
         place = communicator.place
-        if place.size > 1:
+        if place.size == 1:
+            return
+        try:
             gloo = communicator.groups().gloo(GLOBAL_SET)
             self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+        except RuntimeError as error:  # a member is gone already
+            if not self.guards:
+                raise
+            self.note_failure(error)
 
     def is_told(self, rank: int, size: int) -> None:
         """Tell the script this place: a newcomer's future one."""
