@@ -135,4 +135,5 @@ def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
         going=said.going,
         layout=said.layout,
         fixed_why=said.fixed_why,
+        told_first=said.told_first,
     )

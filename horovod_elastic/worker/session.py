@@ -76,6 +76,8 @@ class Session:
         self.speed = 0.0
         """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
         speeds count alike."""
+        self.told_first = False
+        """Whether the script was told rank 0, and any worker can give the state to the others."""
         self.fixed_why = ""
         """Why this script can never be resized; "" if it can, or that is not known yet."""
         self.layout = ""
@@ -375,6 +377,7 @@ class Session:
                 paused_s=self._paused_s,
                 layout=self.layout,
                 fixed_why=self.fixed_why,
+                told_first=self.told_first,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))

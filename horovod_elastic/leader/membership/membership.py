@@ -274,6 +274,8 @@ class Membership:
 
     def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
         worker.layout = status.layout
+        if worker.state is not WorkerState.STARTING:  # before that, its script knows nothing yet
+            worker.told_first = status.told_first
         self._job.fixed_why = status.fixed_why or self._job.fixed_why
         if status.in_loop:
             worker.in_loop = True

@@ -104,6 +104,7 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
+        session.told_first = group.rank() == 0
         self.watch_newcomer()
 
     def watch_newcomer(self) -> None:
@@ -267,7 +268,8 @@ class TrainingLoop:
             _random_digest(),
         ]
         told = self.group.exchange(own)
-        self._route = state_route.decide([Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told])
+        members = [Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told]
+        self._route = state_route.decide(members, any_root=True)
         old = [each for each in told if each[0] != Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
         self._same_random_numbers = len({each[6] for each in old}) == 1
@@ -360,7 +362,8 @@ class TrainingLoop:
         if transport is None or route is None:
             return
         if not route.givers:
-            self._move(parts, self._from_first, receives=rank != 0)
+            carry = functools.partial(self._from_root, route.root)
+            self._move(parts, carry, receives=rank != route.root)
         elif rank in route.givers:
             peers = [route.givers[rank]]
             self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
@@ -374,8 +377,8 @@ class TrainingLoop:
         else:
             state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
 
-    def _from_first(self, message: torch.Tensor, _: str) -> Callable[[], object]:
-        return self.group.broadcast_from(0, message)
+    def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
+        return self.group.broadcast_from(root, message)
 
 
 class _Position:
