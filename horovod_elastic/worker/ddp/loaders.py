@@ -75,6 +75,7 @@ class Iteration:
         known.iteration = self
         self.given = 0
         """How many batches the script has been given."""
+        self.over = False
         self.start = 0
         """How many samples of the epoch's order are used by steps that count."""
         self._reached = 0
@@ -111,8 +112,13 @@ class Iteration:
     def next(self) -> Any:
         """The next batch. Raises StopIteration."""
         if self._deal is None and self.given >= self._length():
+            self.over = True
             raise StopIteration
-        batch = next(self._inner_now())
+        try:
+            batch = next(self._inner_now())
+        except StopIteration:
+            self.over = True
+            raise
         self.given += 1
         if self._deal is not None:
             workers = self._loop.group.size()
@@ -205,7 +211,10 @@ class Loaders:
         if known.iteration is not None and known.iteration.begins:
             return known.iteration.batches()
         deal = known.deal(loop.base, loop.rule)  # the script asks for the length
-        return None if deal is None else _Dealt(deal, [], 0, 0, loop.group.size())
+        if deal is None:
+            return None
+        now = known.iteration
+        return range(deal.steps(0, loop.group.size()) if now is None or now.over else len(now))
 
 
 def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:

@@ -100,6 +100,11 @@ class TrainingLoop:
         """Whether loaders and optimizers have to do with a job that may be resized."""
         return self._stage is not Stage.IDLE
 
+    @property
+    def takes_effect(self) -> bool:
+        """Whether what the script does now belongs to the training: it is neither practice nor muted."""
+        return self._stage in (Stage.BEGINNING, Stage.TRAINING, Stage.RIGID)
+
     def begin(self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule) -> None:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
