@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 from horovod_elastic.worker.state_messages import is_plain
 
 Place = tuple[Any, ...]
-"""A frame's number, a variable's name, and the attributes and keys on the way from there."""
+"""A frame's number from the outermost, a variable's name, and the attributes and keys from there on."""
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex)
 _CONTAINERS = (list, tuple, dict, set, deque, OrderedDict)
@@ -42,6 +42,8 @@ class ScriptVariables:
     def __init__(self, covered: Callable[[], list[Any]]) -> None:
         self._covered = covered
         self._before: dict[Place, Any] = {}
+        self._known: list[str] = []
+        """The functions that ran when training began: of others, no variables are handed over."""
         self._changing: set[Place] = set()
         self._takes = False
         self.taken: dict[tuple[FrameType, str], Any] = {}
@@ -49,7 +51,9 @@ class ScriptVariables:
 
     def training_begins(self) -> None:
         """Remember the values that variables have now."""
-        self._before = {place: _mark(value) for place, value in self._values(_frames())}
+        frames = _frames()
+        self._before = {place: _mark(value) for place, value in self._values(frames)}
+        self._known = [frame.f_code.co_name for frame in frames]
 
     def takes(self, takes: bool) -> None:
         """Whether this worker is new, and takes over what it receives."""
@@ -58,7 +62,9 @@ class ScriptVariables:
     def own(self) -> Any:
         """See StatePart.own."""
         frames = _frames()
-        values = dict(self._values(frames))
+        names = [frame.f_code.co_name for frame in frames]
+        known = [each for each in range(len(frames)) if self._known[each : each + 1] == [names[each]]]
+        values = {place: value for place, value in self._values(frames) if place[0] in known}
         self._changing |= {
             place for place, value in values.items() if _mark(value) != self._before.get(place, self)
         }
@@ -125,14 +131,14 @@ def _is_own_tensor(value: Any) -> bool:
 
 
 def _frames() -> list[FrameType]:
-    """The script's functions that run now, from the innermost to the module."""
+    """The script's functions that run now, from the module to the innermost."""
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_of_script(frame.f_code.co_filename):
             found.append(frame)
         frame = frame.f_back
-    return found
+    return found[::-1]
 
 
 def _where(frames: list[FrameType]) -> list[tuple[str, int]]:
@@ -207,10 +213,10 @@ def _is_object_of_script(value: Any) -> bool:
     return file is not None and is_of_script(file)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any, depth: int = 0) -> bool:
     if isinstance(value, _PLAIN):
         return True
-    if type(value) not in _CONTAINERS or len(value) > MOST_ELEMENTS:
+    if type(value) not in _CONTAINERS or len(value) > MOST_ELEMENTS or depth > DEEPEST:
         return False
     elements = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-    return all(map(_is_plain, elements))
+    return all(_is_plain(each, depth + 1) for each in elements)
