@@ -64,7 +64,7 @@ def check(job: LocalJob, epochs: int, killed: int = 0) -> None:
 @pytest.mark.parametrize("loading", [0, 2], ids=["in-process", "worker-processes"])
 def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
     """Newcomers come in another epoch than they begin in; the loader's worker processes are begun anew."""
-    with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading), "--epochs", "4") as job:
+    with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading), "--epochs", "12") as job:
         train_at(job, 2)
         job.start("n1", 1)
         train_at(job, 3)
@@ -73,14 +73,14 @@ def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
         job.send_away("n1")
         train_at(job, 3)
         assert job.wait() == 0, job.output()
-        check(job, 4)
+        check(job, 12)
         assert (tmp_path / "job" / "logs" / "model.pt").exists()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
     """The others go on from the last step, and another worker comes in the place of the one that died."""
-    with local_job(tmp_path / "job", SCRIPT, "--epochs", "6") as job:
+    with local_job(tmp_path / "job", SCRIPT, "--epochs", "14") as job:
         job.start("n1", 1)
         train_at(job, 3)
         pids = {each["rank"]: each["pid"] for each in job.events("step") if each["size"] == 3}
@@ -92,7 +92,7 @@ def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
         train_at(job, 3)
         at = time.time()
         assert job.wait() == 0, job.output()
-        check(job, 6, killed=pids[victim])
+        check(job, 14, killed=pids[victim])
         assert (tmp_path / "job" / "logs" / "model.pt").stat().st_mtime > at, "rank 0 has a successor"
 
 

@@ -184,7 +184,7 @@ class TrainingLoop:
             if self._must_recover():
                 self._recover()
             if self._stage is Stage.WARMING:
-                if not self._is_warm(iteration):
+                if not self._is_warm(iteration) or self._is_behind(iteration):
                     return self._practice(iteration)
                 self._join()
             elif self._stage is Stage.CATCHING_UP:
@@ -202,14 +202,19 @@ class TrainingLoop:
             batch = iteration.next()
         except StopIteration:
             if iteration.known.trains:
-                self._position = iteration.epoch + 1, 0
+                self._is_at(iteration.epoch + 1, 0)
             if self._last is iteration:
                 self._last = None
             raise
         self._last = iteration
         if iteration.known.trains:
-            self._position = iteration.epoch, iteration.given
+            self._is_at(iteration.epoch, iteration.given)
         return batch
+
+    def _is_at(self, epoch: int, given: int) -> None:
+        self._position = epoch, given
+        if self._stage is Stage.TRAINING:
+            self._session.is_in_epoch(epoch + 1)
 
     def _ends_round(self, trains: bool) -> None:
         """Count the first rounds. `trains`: whether the call comes from the training loop."""
@@ -285,10 +290,15 @@ class TrainingLoop:
         """Whether this is the training loader, and the first steps are taken."""
         return iteration.known.trains and self._rounds >= FIRST_ROUNDS
 
+    def _is_behind(self, iteration: Iteration) -> bool:
+        """Whether the others are in a later epoch: this worker goes through those before it alone."""
+        return iteration.epoch + 1 < self._session.epoch_of_others
+
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
         most = 1 if self._rounds >= FIRST_ROUNDS else PRACTICE
-        if iteration.given >= most and not iteration.known.trains:
+        behind = self._is_warm(iteration) and self._is_behind(iteration)
+        if iteration.given >= most and (behind or not iteration.known.trains):
             raise StopIteration
         try:
             return self._give(iteration)
