@@ -92,7 +92,7 @@ def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> 
         "LOCAL_WORLD_SIZE": str(rank.local_size),
         "GROUP_RANK": str(rank.cross_rank),
         "GROUP_WORLD_SIZE": str(rank.cross_size),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": os.environ.get("ROLE_NAME", "default"),  # as torchrun --role has it
         "ROLE_RANK": str(rank.rank),
         "ROLE_WORLD_SIZE": str(rank.size),
         "MASTER_ADDR": job.nodes[0].host,
