@@ -115,7 +115,7 @@ def _session_for(world_size: int) -> Session | None:
 def _take_place(session: Session) -> TorchFrontEnd:
     """Take this worker's place among the founders; a newcomer is alone until it joins."""
     from horovod_elastic.core.c10d.torch_core import TorchCore
-    from horovod_elastic.worker.ddp import training_loop
+    from horovod_elastic.worker.ddp import rates, training_loop
     from horovod_elastic.worker.ddp.deal import BatchRule
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
 
@@ -133,7 +133,8 @@ def _take_place(session: Session) -> TorchFrontEnd:
     _set_variables(session)
     if os.environ.get(ELASTIC) == "1":
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
-        training_loop.current().begin(session, front.group, base=base, rule=rule)
+        rate_rule = rates.rule_in(os.environ.get(rates.VARIABLE, ""))
+        training_loop.current().begin(session, front.group, base=base, rule=rule, rates=rate_rule)
     return front
 
 
