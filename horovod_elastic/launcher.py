@@ -25,6 +25,7 @@ from flexo_protos.lease_place import parse as parse_place
 from horovod_elastic import accelerate_launch, launch_commands, network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
+from horovod_elastic.agent.worker_environment import ADDRESS_VARIABLE
 from horovod_elastic.core import choice
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election import lease_places
@@ -170,7 +171,10 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
     open_files.raise_limit()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
-    address = network.own_address(platform.node_address(here), site.controller)
+    node_address = platform.node_address(here)
+    address = network.own_address(node_address, site.controller)
+    if here == base.nodes[0].name:  # rank 0 is there; else the node's name must do (worker_environment.py)
+        os.environ.setdefault(ADDRESS_VARIABLE, node_address)
     daemon = daemon_address() if base.declared else None
     if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")

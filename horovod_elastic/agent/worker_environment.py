@@ -16,6 +16,7 @@ from horovod_elastic.worker.sigterm import SATELLITE
 INJECT = Path(__file__).resolve().parents[1] / "inject"
 """The first folder on a worker's PYTHONPATH: its sitecustomize.py runs before the script."""
 
+ADDRESS_VARIABLE = "MASTER_ADDR"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """MASTER_PORT is one of these, the same for all workers of a job."""
 
@@ -84,7 +85,8 @@ def environment_of(
 
 def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> dict[str, str]:
     """The variables that torchrun sets. init_process_group sets some anew (worker/ddp/hooks.py)."""
-    rank = order.projected_rank
+    rank, said = order.projected_rank, os.environ
+    port = _FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT
     return {
         "RANK": str(rank.rank),
         "WORLD_SIZE": str(rank.size),
@@ -92,11 +94,11 @@ def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> 
         "LOCAL_WORLD_SIZE": str(rank.local_size),
         "GROUP_RANK": str(rank.cross_rank),
         "GROUP_WORLD_SIZE": str(rank.cross_size),
-        "ROLE_NAME": os.environ.get("ROLE_NAME", "default"),  # as torchrun --role has it
+        "ROLE_NAME": said.get("ROLE_NAME", "default"),  # as torchrun --role has it
         "ROLE_RANK": str(rank.rank),
         "ROLE_WORLD_SIZE": str(rank.size),
-        "MASTER_ADDR": job.nodes[0].host,
-        "MASTER_PORT": str(_FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT),
+        ADDRESS_VARIABLE: said.get(ADDRESS_VARIABLE) or job.nodes[0].host,
+        "MASTER_PORT": said.get("MASTER_PORT") or str(port),
         "TORCHELASTIC_RUN_ID": job.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(job.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": "0",

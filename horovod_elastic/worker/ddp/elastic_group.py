@@ -121,6 +121,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The name of the backend, for PyTorch's C++ code."""
         return torchs_own.BACKEND
 
+    @property
+    def group_name(self) -> str:
+        """The name by which torch.distributed knows the group; device meshes ask for it."""
+        return torchs_own.name_of(self)
+
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """See dist.all_reduce; gradients of a backward pass come here, too."""
         if torchs_own.in_backward():

@@ -130,6 +130,15 @@ class TrainingLoop:
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
 
+    def end(self) -> None:
+        """End, in destroy_process_group: a script that makes the group again keeps the job's size."""
+        if self._stage is Stage.IDLE:
+            return
+        self._session.finished()
+        if self._stage is not Stage.WARMING:
+            self._stage = Stage.RIGID
+            self.group.guards = False
+
     # --- called by the script ---------------------------------------------------------------------------
 
     def step(self, optimizer: Any, take: Callable[[], Any]) -> Any:

@@ -63,6 +63,31 @@ def test_horovods_library_keeps_its_own_timeout_and_everybody_the_users(
     assert environment.get(variable) == timeout
 
 
+@pytest.mark.parametrize(
+    ("said", "address", "port", "role"),
+    [
+        ({}, "n1", "20017", "default"),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "ROLE_NAME": "t"}, "10.0.0.1", "29500", "t"),
+    ],
+)
+def test_a_worker_has_torchruns_variables_and_the_users_own_address_counts(
+    said: dict[str, str], address: str, port: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    job = job_plan.BaseJob("17", 0, (job_plan.BaseNode("n1", 2),), Resources(0, 1, 0, ""), 2, 2, "")
+    rank = pb.ProjectedRank(rank=1, size=2, local_rank=1, local_size=2, cross_rank=0, cross_size=1)
+    order = pb.StartWorker(worker_id="w2", slot=1, projected_rank=rank)
+    supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
+    environment = environment_of(order, WorkerLocation("n1", "lo", 2, True), supervisor, job)  # type: ignore[arg-type]
+    ranks = [environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    assert ranks == ["1", "2", "1", "2"]
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == (address, port)
+    assert environment["ROLE_NAME"] == role
+
+
 def post(*, base: bool = True, pass_signals: bool = False) -> AgentOptions:
     return AgentOptions(1, base, "", False, pass_signals, ())
 

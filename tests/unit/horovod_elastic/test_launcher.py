@@ -255,7 +255,9 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
     platform = registry.find({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text})
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert launcher.run_job(platform, platform.base_job(), []) == 0
+    assert os.environ.pop("MASTER_ADDR") == "127.0.0.1", "a node's name may be known to Slurm alone"
     (plan,) = plans
     assert plan.daemon == daemon
     place = lease_place.parse(plan.leases)
