@@ -330,6 +330,7 @@ POINTERS = {
         "register(slurm.KIND)\n",
     ),
     "agent/satellite.py": ('"platforms" / "slurm" / "satellite_script.py"',),
+    "script_check/ranks.py": ('"SLURM_PROCID", "SLURM_LOCALID"', '"SLURM_NTASKS", "SLURM_NPROCS"'),
 }
 
 
