@@ -57,6 +57,7 @@ _CALLED = (
         "ZeroRedundancyOptimizer",
         "shards the optimizer's state over the workers. Use the optimizer itself",
     ),
+    _called("rpc", "torch.distributed.rpc", "init_rpc", "names a fixed number of workers"),
     _called("deepspeed", "deepspeed", "initialize", "shards the state over the workers (DeepSpeed)"),
     _called(
         "cuda-graphs",

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from horovod_elastic.script_check.ranks import Ranks
 from horovod_elastic.script_check.sources import Source
 
-_HOLDS = re.compile(r"__name__|.*(distributed|ddp|cuda|initialized|available).*|dist", re.IGNORECASE)
+_HOLDS = re.compile(
+    r"__name__|cuda|((is|use)_)?(dist|distributed|ddp)(_(mode|run|training|enabled))?"
+    r"|(\w+_)?is_(available|initialized|available_and_initialized)",
+    re.IGNORECASE,
+)
 """Names in conditions that hold in a job with several workers."""
 _DYNAMIC = {"globals", "getattr", "locals", "eval", "exec"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

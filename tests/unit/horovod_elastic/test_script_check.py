@@ -101,6 +101,7 @@ def test_an_ordinary_training_is_elastic(tmp_path: Path) -> None:
         ),
         ("from timm.data import Repeat\nsampler = Repeat(data, num_replicas=world, rank=rank)", "sampler"),
         ("dist.init_process_group('gloo')", "several-groups"),
+        ("from torch.distributed import rpc\nrpc.init_rpc('w', rank=rank, world_size=world)", "rpc"),
         ("from datasets import load_dataset\nd = load_dataset('x', streaming=True)", "iterable-dataset"),
         (
             "class Lines(torch.utils.data.IterableDataset):\n    pass\nlines = Lines()",
@@ -160,14 +161,16 @@ def test_what_only_looks_like_it_is_left_alone(tmp_path: Path, setup: str) -> No
     assert in_loop(tmp_path, setup).findings == ()
 
 
-def test_a_construct_under_a_condition_only_may_keep_the_size(tmp_path: Path) -> None:
-    report = in_loop(tmp_path, "if args.sharded:\n    group = dist.new_group([0])")
+@pytest.mark.parametrize("condition", ["args.sharded", "args.multiprocessing_distributed", "not plain"])
+def test_a_construct_under_a_condition_only_may_keep_the_size(tmp_path: Path, condition: str) -> None:
+    report = in_loop(tmp_path, f"if {condition}:\n    group = dist.new_group([0])")
     assert the_one(report).level is Level.MAY_KEEP
     assert report.elastic
 
 
 @pytest.mark.parametrize(
-    "condition", ["world > 1", "dist.is_initialized()", "__name__ == '__main__'", "torch.cuda.is_available()"]
+    "condition",
+    ["world > 1", "dist.is_initialized()", "__name__ == '__main__'", "torch.cuda.is_available()", "args.ddp"],
 )
 def test_a_condition_that_holds_in_every_such_job_is_none(tmp_path: Path, condition: str) -> None:
     assert not in_loop(tmp_path, f"if {condition}:\n    group = dist.new_group([0])").elastic
