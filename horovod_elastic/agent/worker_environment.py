@@ -38,7 +38,7 @@ def environment_of(
 ) -> dict[str, str]:
     """This process's own environment, with the variables for the worker of `order` added."""
     environment = dict(os.environ)
-    projected_rank = order.projected_rank
+    projected_rank = projected(order, place, job)
     ranks = (
         *(projected_rank.rank, projected_rank.size, projected_rank.local_rank),
         *(projected_rank.local_size, projected_rank.cross_rank, projected_rank.cross_size),
@@ -65,7 +65,7 @@ def environment_of(
         HOROVOD_GLOO_IFACE=place.interface,
         FLEXO_ELASTIC="1" if job.elastic else "0",
         FLEXO_BASE=str(job.workers),
-        **_of_torchrun(order, place, job),
+        **_of_torchrun(projected_rank, job),
     )
     if order.newcomer:
         # A newcomer is alone until it joins, and the native core believes local and cross ranks.
@@ -83,9 +83,30 @@ def environment_of(
     return environment
 
 
-def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> dict[str, str]:
+def projected(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> pb.ProjectedRank:
+    """The place that a worker is going to have: a founder's by the plan, a newcomer's as the leader expects.
+
+    When the leader starts the first founders, it may not have heard of the other nodes yet.
+    """
+    before = 0
+    for node in job.nodes:
+        if node.name == place.node and place.base and not order.newcomer and order.slot < node.workers:
+            peers = [each for each in job.nodes if each.workers > order.slot]
+            return pb.ProjectedRank(
+                rank=before + order.slot,
+                size=job.workers,
+                local_rank=order.slot,
+                local_size=node.workers,
+                cross_rank=peers.index(node),
+                cross_size=len(peers),
+            )
+        before += node.workers
+    return order.projected_rank
+
+
+def _of_torchrun(rank: pb.ProjectedRank, job: BaseJob) -> dict[str, str]:
     """The variables that torchrun sets. init_process_group sets some anew (worker/ddp/hooks.py)."""
-    rank, said = order.projected_rank, os.environ
+    said = os.environ
     port = _FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT
     return {
         "RANK": str(rank.rank),

@@ -14,7 +14,12 @@ from horovod_elastic import job_plan
 from horovod_elastic.agent import process
 from horovod_elastic.agent.agent import TERMINATED, AgentOptions
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_TRY_AGAIN
-from horovod_elastic.agent.worker_environment import WorkerLocation, devices_seen, environment_of
+from horovod_elastic.agent.worker_environment import (
+    WorkerLocation,
+    devices_seen,
+    environment_of,
+    projected,
+)
 from horovod_elastic.core import choice
 
 
@@ -86,6 +91,30 @@ def test_a_worker_has_torchruns_variables_and_the_users_own_address_counts(
     assert ranks == ["1", "2", "1", "2"]
     assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == (address, port)
     assert environment["ROLE_NAME"] == role
+
+
+@pytest.mark.parametrize(
+    ("node", "slot", "newcomer", "ranks"),
+    [
+        ("n1", 0, False, (0, 6, 0, 3, 0, 3)),
+        ("n1", 2, False, (2, 6, 2, 3, 0, 1)),
+        ("n2", 0, False, (3, 6, 0, 1, 1, 3)),
+        ("n3", 1, False, (5, 6, 1, 2, 1, 2)),
+        ("n1", 0, True, (7, 8, 0, 1, 0, 1)),
+        ("n9", 0, False, (7, 8, 0, 1, 0, 1)),
+    ],
+)
+def test_founders_know_their_places_before_the_leader_has_heard_of_all_nodes(
+    node: str, slot: int, newcomer: bool, ranks: tuple[int, ...]
+) -> None:
+    """As membership/roster.py places them. For newcomers and other agents, the leader's word counts."""
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    nodes = tuple(job_plan.BaseNode(name, workers) for name, workers in (("n1", 3), ("n2", 1), ("n3", 2)))
+    job = job_plan.BaseJob("1", 0, nodes, Resources(0, 1, 0, ""), 6, 9, "")
+    said = pb.ProjectedRank(rank=7, size=8, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    order = pb.StartWorker(worker_id="w1", slot=slot, newcomer=newcomer, projected_rank=said)
+    found = projected(order, WorkerLocation(node, "lo", 3, True), job)
+    assert tuple(getattr(found, name) for name in names) == ranks
 
 
 def post(*, base: bool = True, pass_signals: bool = False) -> AgentOptions:
