@@ -53,6 +53,16 @@ def test_a_model_that_is_sharded_over_all_workers(tmp_path: Path, maximum: int) 
     assert first["local"] + second["local"] == 8 * 32 + 32 + 32 * 2 + 2
 
 
+@pytest.mark.parametrize("maximum", [FIXED, ELASTIC])
+def test_samples_that_come_in_a_stream(tmp_path: Path, maximum: int) -> None:
+    with local_job(tmp_path / "job", SCRIPT, "--case", "streams", maximum=maximum) as job:
+        first, second = done(job)
+        output = job.output()
+    assert first["steps"] == second["steps"] == 2 * 200 / 4
+    assert first["weights"] == second["weights"]
+    assert ("keeps its size: it loads an IterableDataset" in output) is (maximum == ELASTIC)
+
+
 @pytest.mark.parametrize("case", ["by_variables", "by_arguments", "by_store"])
 def test_a_script_that_says_itself_who_is_in_the_group(tmp_path: Path, case: str) -> None:
     found = run(tmp_path, case)

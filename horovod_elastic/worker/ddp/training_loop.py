@@ -161,6 +161,8 @@ class TrainingLoop:
         if self._last is not None:
             self._last.known.trains = True
             self._last.counts()
+            if self._last.streams():
+                self.keep_size("it loads an IterableDataset, whose samples flexo cannot deal out anew")
         if self._stage is not Stage.WARMING:
             self._session.committed()
 

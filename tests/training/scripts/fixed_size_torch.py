@@ -90,6 +90,30 @@ def undistributed():
     return {"initialized": dist.is_initialized()}
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """Samples without an end that is known."""
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        return (torch.randn(8, generator=generator) for _ in range(200))
+
+
+def streams():
+    """DistributedDataParallel over an IterableDataset."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = 0
+    for _ in range(2):
+        for inputs in torch.utils.data.DataLoader(Stream(), batch_size=4):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            steps += 1
+    return {"steps": steps, "weights": float(model.module.weight.detach().double().abs().sum())}
+
+
 def twice():
     """A group, its end, and a second group."""
     dist.init_process_group("gloo")
