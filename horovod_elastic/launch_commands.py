@@ -19,8 +19,13 @@ from typing import NoReturn
 
 PYTHON_VARIABLE = "PYTHON_EXEC"
 """torchrun's variable for the Python that runs the script."""
-TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
-ACCELERATE = ("accelerate.commands.launch",)
+_ACCELERATE = "accelerate launch"
+_MODULES = {
+    "torch.distributed.run": "torch.distributed.run",
+    "torch.distributed.launch": "torch.distributed.launch",
+    "accelerate.commands.launch": _ACCELERATE,
+}
+"""The launchers that are modules of Python."""
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _FLAGS_WITH_VALUES = "WX"
@@ -81,30 +86,44 @@ Ask = Callable[[str, Sequence[str]], Accelerated]
 """Asks the Accelerate of a Python, named by its path, about these arguments. Raises ValueError."""
 
 
+def launcher_in(command: Sequence[str]) -> str:
+    """The launcher that a command begins with, such as "torchrun"; "" if flexo knows none."""
+    return _split(command)[0]
+
+
 def read(command: Sequence[str], tasks: Tasks, ask: Ask) -> Launch:
     """What flexo starts for `command`: the command itself if it names no launcher that flexo knows.
 
     Raises ValueError, saying what is allowed.
     """
-    program = Path(command[0]).name
-    if program in _START_PROCESSES:
+    launcher, arguments = _split(command)
+    if not launcher:
+        return Launch(tuple(command))
+    if launcher in _START_PROCESSES:
         raise ValueError(
-            f"{program} starts processes itself, and so does flexo run: one for each task of the job. Name"
+            f"{launcher} starts processes itself, and so does flexo run: one for each task of the job. Name"
             " the script instead: flexo run python train.py"
         )
-    if program == "torchrun":
-        return _of_torchrun("torchrun", _python_of(command[0]), command[1:], tasks)
+    python = command[0] if _PYTHON.fullmatch(Path(command[0]).name) else _python_of(command[0])
+    if launcher == _ACCELERATE:
+        return _of_accelerate(python, arguments, tasks, ask)
+    return _of_torchrun(launcher, python, arguments, tasks)
+
+
+def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The launcher in a command, and its arguments."""
+    program = Path(command[0]).name
+    if program in ("torchrun", *_START_PROCESSES):
+        return program, command[1:]
     if program == "accelerate-launch":
-        return _of_accelerate(_python_of(command[0]), command[1:], tasks, ask)
+        return _ACCELERATE, command[1:]
     if program == "accelerate" and list(command[1:2]) == ["launch"]:
-        return _of_accelerate(_python_of(command[0]), command[2:], tasks, ask)
+        return _ACCELERATE, command[2:]
     if _PYTHON.fullmatch(program):
         module, arguments = _module_in(command[1:])
-        if module in TORCHRUN:
-            return _of_torchrun(module, command[0], arguments, tasks)
-        if module in ACCELERATE:
-            return _of_accelerate(command[0], arguments, tasks, ask)
-    return Launch(tuple(command))
+        if module in _MODULES:
+            return _MODULES[module], arguments
+    return "", command
 
 
 def _module_in(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

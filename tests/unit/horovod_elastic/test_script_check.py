@@ -341,7 +341,7 @@ def test_a_module_beside_that_is_no_python_is_left_out(tmp_path: Path) -> None:
         ("tests/training/scripts/plain_ddp.py", Tier.DDP, True),
         ("tests/training/scripts/counting.py", Tier.HOROVOD, True),
         ("tests/training/scripts/rigid.py", Tier.HOROVOD, False),
-        ("tests/training/scripts/fixed_size_torch.py", Tier.UNKNOWN, False),
+        ("tests/training/scripts/fixed_size_torch.py", Tier.DDP, False),
         ("examples/digits/train.py", Tier.HOROVOD, True),
     ],
 )
