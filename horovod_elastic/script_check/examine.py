@@ -16,9 +16,9 @@ from horovod_elastic.script_check.findings import Finding, Level, Report, Tier
 from horovod_elastic.script_check.tree import Place, places
 
 _FRAMEWORKS = (
-    (("transformers.", "trl."), "Trainer", Tier.TRAINER),
-    (("lightning.", "pytorch_lightning."), "Trainer", Tier.LIGHTNING),
-    (("accelerate.",), "Accelerator", Tier.ACCELERATE),
+    (("transformers.", "trl."), ("Trainer",), Tier.TRAINER),
+    (("lightning.", "pytorch_lightning."), ("Trainer", "LightningCLI"), Tier.LIGHTNING),
+    (("accelerate.",), ("Accelerator",), Tier.ACCELERATE),
 )
 _SHARDING_ARGUMENTS = ("--fsdp", "--deepspeed", "--tensor_parallel", "--use_fsdp", "--use_deepspeed")
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -101,8 +101,8 @@ def _tier(found: Sequence[Place]) -> Tier:
     }
     if any(name.startswith("horovod.") and name.endswith(".init") for name in called):
         return Tier.HOROVOD
-    for begins, end, tier in _FRAMEWORKS:
-        if any(name.startswith(begins) and name.endswith(end) for name in called | bases):
+    for begins, ends, tier in _FRAMEWORKS:
+        if any(name.startswith(begins) and name.endswith(ends) for name in called | bases):
             return tier
     if any(name.rpartition(".")[2] in ("DistributedDataParallel", "DDP") for name in called):
         return Tier.DDP

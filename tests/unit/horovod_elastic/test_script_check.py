@@ -267,6 +267,7 @@ def test_a_script_inside_a_package_finds_its_packages_modules(tmp_path: Path) ->
         ("from transformers import Trainer\nclass Mine(Trainer): pass\nMine().train()", Tier.TRAINER, True),
         ("import lightning as L\nL.Trainer().fit(None)", Tier.LIGHTNING, True),
         ("import pytorch_lightning as pl\npl.Trainer().fit(None)", Tier.LIGHTNING, True),
+        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI()", Tier.LIGHTNING, True),
         ("from accelerate import Accelerator\na = Accelerator()", Tier.ACCELERATE, True),
         ("import horovod.torch as hvd\nhvd.init()\n@hvd.elastic.run\ndef train(s): pass", Tier.HOROVOD, True),
         ("import horovod.torch as hvd\nhvd.init()", Tier.HOROVOD, False),
