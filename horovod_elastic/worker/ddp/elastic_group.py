@@ -31,7 +31,6 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, size)
         self._rank = rank
         self._size = size
-        self._name = ""
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._on_gpus = False
@@ -124,18 +123,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """The name under which torch.distributed has registered the group."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Set `group_name`; called by PyTorch's C++ code, too."""
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """See `group_name`; for PyTorch's C++ code."""
-        return self._name
-
-    _set_group_name = setGroupName
+        """The name by which torch.distributed knows the group; device meshes ask for it."""
+        return torchs_own.name_of(self)
 
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """See dist.all_reduce; gradients of a backward pass come here, too."""

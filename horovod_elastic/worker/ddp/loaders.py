@@ -96,17 +96,25 @@ class Iteration:
         return self._loop.fetch(self)
 
     def __len__(self) -> int:
-        return self.given + self.left()
+        if self._deal is None:
+            return len(self._loader)
+        return self.given + self._deal.steps(self._reached, self._loop.group.size())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner_now(), name)
 
     # --- for the training loop ------------------------------------------------------------------------------
 
-    def left(self) -> int:
+    def streams(self) -> bool:
+        """Whether the loader is over an IterableDataset, which has no order."""
+        from torch.utils.data import IterableDataset
+
+        return isinstance(self._loader.dataset, IterableDataset)
+
+    def left(self) -> float:
         """How many batches are left."""
         if self._deal is None:
-            return len(self._loader) - self.given
+            return self._length() - self.given
         return self._deal.steps(self._reached, self._loop.group.size())
 
     def next(self) -> Any:

@@ -37,6 +37,11 @@ def present_as(group: Any, backend: str, store: Any) -> None:
     world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(dist.Backend(backend)))
 
 
+def name_of(group: Any) -> str:
+    """The name of a group in torch.distributed's tables."""
+    return str(distributed_c10d._world.pg_names[group])
+
+
 def has_ranks(group: Any, size: int) -> None:
     """Have torch.distributed's tables say that the default group has the ranks 0 to `size` - 1."""
     ranks = {rank: rank for rank in range(size)}

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod_elastic.trace import say
-from horovod_elastic.worker import state_messages, state_route
+from horovod_elastic.worker import left_out, state_messages, state_route
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loaders
+from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
@@ -70,6 +71,7 @@ class TrainingLoop:
         self.captured = Captured()
         self.base = 1
         self.rule = BatchRule.KEEP
+        self._rates = ScaledRates(None, 1)
         self.group: ElasticGroup
         self._session: Session
         self._stage = Stage.IDLE
@@ -105,9 +107,12 @@ class TrainingLoop:
         """Whether what the script does now belongs to the training: it is neither practice nor muted."""
         return self._stage in (Stage.BEGINNING, Stage.TRAINING, Stage.RIGID)
 
-    def begin(self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule) -> None:
+    def begin(
+        self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule, rates: RateRule | None
+    ) -> None:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
+        self._rates = ScaledRates(rates, base)
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
         session.told_first = group.rank() == 0
         self.watch_newcomer()
@@ -124,6 +129,15 @@ class TrainingLoop:
             self._session.fixed_why = why
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
+
+    def end(self) -> None:
+        """End, in destroy_process_group: a script that makes the group again keeps the job's size."""
+        if self._stage is Stage.IDLE:
+            return
+        self._session.finished()
+        if self._stage is not Stage.WARMING:
+            self._stage = Stage.RIGID
+            self.group.guards = False
 
     # --- called by the script ---------------------------------------------------------------------------
 
@@ -147,6 +161,8 @@ class TrainingLoop:
         if self._last is not None:
             self._last.known.trains = True
             self._last.counts()
+            if self._last.streams():
+                self.keep_size("it loads an IterableDataset, whose samples flexo cannot deal out anew")
         if self._stage is not Stage.WARMING:
             self._session.committed()
 
@@ -349,7 +365,7 @@ class TrainingLoop:
         self._bring_back()
         self.variables.takes(self._origin is Origin.NEW)
         position = _Position(iteration)
-        parts: list[StatePart] = [*self.captured.parts(), position, self.variables]
+        parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
         try:
@@ -358,6 +374,7 @@ class TrainingLoop:
             self.group.note_failure(error)
             return
         self.group.take_place()
+        self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
         self._position = self._target
         if iteration is None:
             self._calls = self._target[1]
