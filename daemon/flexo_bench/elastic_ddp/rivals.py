@@ -74,7 +74,7 @@ def contender(name: str, lab: Lab | None) -> Contender:
         return FlexoJob(lab, name, TORCH, ("FLEXO_BATCH_RULE=grow",))
     if name == TORCHRUN:
         return Torchrun()
-    return Torchft(name, README_JOIN_MS if name == TORCHFT else TUNED_JOIN_MS)
+    return Torchft(name=name, join_ms=README_JOIN_MS if name == TORCHFT else TUNED_JOIN_MS)
 
 
 @dataclass
@@ -241,20 +241,17 @@ class Torchft(_Launching):
     name: str = TORCHFT
     join_ms: int = README_JOIN_MS
     after_kill: int = SMALL
-    _lighthouse: str = ""
-
-    def __init__(self, name: str, join_ms: int) -> None:
-        super().__init__()
-        self.name, self.join_ms = name, join_ms
+    _lighthouse: subprocess.Popen[bytes] | None = None
+    _address: str = ""
 
     def start(self, training: Training, size: int) -> None:
         """Start the lighthouse and the replica groups."""
         self._run = _Launched(training)
         port = free_port()
-        self._lighthouse = f"http://127.0.0.1:{port}"
+        self._address = f"http://127.0.0.1:{port}"
         options = ["--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", str(self.join_ms)]
         program = str(PACKAGES_OF_TORCHFT / "bin" / "torchft_lighthouse")
-        self.lighthouse = self._run.launch(
+        self._lighthouse = self._run.launch(
             [sys.executable, program, "--bind", f"127.0.0.1:{port}", *options],
             PYTHONPATH=str(PACKAGES_OF_TORCHFT),
         )
@@ -266,7 +263,7 @@ class Torchft(_Launching):
         self.run.add_node(
             how,
             PYTHONPATH=str(PACKAGES_OF_TORCHFT),
-            TORCHFT_LIGHTHOUSE=self._lighthouse,
+            TORCHFT_LIGHTHOUSE=self._address,
             REPLICA_GROUP_ID=str(group),
         )
 
@@ -292,9 +289,9 @@ class Torchft(_Launching):
     def stop(self) -> None:
         """Kill the training, and the lighthouse."""
         super().stop()
-        if self._run:
-            self.lighthouse.kill()
-            self.lighthouse.wait()
+        if self._lighthouse:
+            self._lighthouse.kill()
+            self._lighthouse.wait()
 
 
 def _youngest(log: WorkLog) -> int:

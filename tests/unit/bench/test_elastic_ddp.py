@@ -22,6 +22,8 @@ from flexo_bench.elastic_ddp.results import (
 from flexo_bench.runtime.pauses import Change, NoChange, Pause, pause
 from flexo_bench.runtime.worklog import Batch
 
+pytestmark = pytest.mark.thorough
+
 COST = Pause(2, 3, 0.02, 0.05, 0, 1.0, 1.2, 0.04, 0.04)
 
 
