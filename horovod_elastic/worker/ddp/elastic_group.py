@@ -69,6 +69,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Tell the script its place in the communicator from now on."""
         assert self._communicator is not None
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
+        torchs_own.has_ranks(self, self._size)
 
     def leave(self) -> None:
         """Be alone."""

@@ -43,9 +43,10 @@ def name_of(group: Any) -> str:
 
 
 def has_ranks(group: Any, size: int) -> None:
-    """Have torch.distributed's tables say that the default group has the ranks 0 to `size` - 1."""
-    ranks = {rank: rank for rank in range(size)}
-    distributed_c10d._world.pg_group_ranks[group] = ranks
+    """Have torch.distributed's tables say that the group, if it is there, has the ranks 0 to `size` - 1."""
+    tables = distributed_c10d._world
+    if group in tables.pg_map:
+        tables.pg_group_ranks[group] = {rank: rank for rank in range(size)}
 
 
 def in_backward() -> bool:
