@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.session import Session
 
-FIRST_ROUNDS = 2
+FIRST_ROUNDS = 3
 """Rounds of the training loop, each with a step, before a worker can be resized. DistributedDataParallel has
-its final messages in the second."""
+its final messages in the second, and tells of them (torchs_own.bucket_layout) in the third."""
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 NOWHERE = -1, -1
