@@ -18,7 +18,7 @@ WITHOUT_LABS := etcd prometheus packages yarn
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,11 @@ bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (ab
 	@./setup.sh all --lab=$@
 	@./setup.sh native
 	@$(ON_NATIVE) $(BIN)/python -m flexo_bench.runtime $(ARGS)
+
+bench-torch: ## scripts of torch.distributed that grow, shrink and lose workers, beside torchft and torchrun (about an hour; ARGS='--quick')
+	@./setup.sh all --lab=$@
+	@./setup.sh torchft
+	@$(BIN)/python -m flexo_bench.elastic_ddp $(ARGS)
 
 bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
 	@./setup.sh unit

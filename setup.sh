@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -17,6 +17,7 @@ readonly VENV=$ROOT/.venv
 readonly PYTHON=$VENV/bin/python
 readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
+readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
@@ -397,6 +398,35 @@ step_native() {
   horovod_wheel native native "$name" install_native "Horovod's native library, built once (takes minutes)"
 }
 
+# --- torchft -----------------------------------------------------------------------------------------------------
+
+packages_of_torchft() {
+  "$PYTHON" -c 'import tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+print(*extras["bench-torch"], sep="\n")'
+}
+
+# Without dependencies: the extra names all but PyTorch, which .venv has.
+install_torchft() {
+  tell_uv
+  rm -rf "$TORCHFT"
+  packages_of_torchft | "$UV" pip install --python "$PYTHON" --no-deps --target "$TORCHFT" --requirements -
+  PYTHONPATH=$TORCHFT "$PYTHON" -c 'import torchft'
+}
+
+step_torchft() {
+  local key
+  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(torchft); return; }
+  key=$(packages_of_torchft | cat - "$STAMPS/training" | hash_of_input)
+  stamped torchft "$key" && return
+  run_logged torchft install_torchft
+  if [[ $ok ]]; then
+    stamp torchft "$key"
+  else
+    missing torchft 'torchft could not be installed: make bench-torch does not work.'
+  fi
+}
+
 # --- code generated from protos/ ---------------------------------------------------------------------------------
 
 generate_protos() { "$PYTHON" protos/generate.py; }
@@ -483,7 +513,8 @@ plan_for() {
       steps="$needs kerberos"
       ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native] [--lab=TARGET], not '$1'" 2 ;;
+    torchft) steps='python torch protos horovod torchft' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

@@ -7,22 +7,25 @@ signals on, and ends with the job's exit code.
 
 from __future__ import annotations
 
+import enum
 import os
 import secrets
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from flexo_protos.credentials import new_authenticator
 from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.lease_place import parse as parse_place
-from horovod_elastic import network, open_files, progress, threads, wire
+from horovod_elastic import accelerate_launch, launch_commands, network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
+from horovod_elastic.agent.worker_environment import ADDRESS_VARIABLE
 from horovod_elastic.core import choice
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election import lease_places
@@ -33,6 +36,9 @@ from horovod_elastic.leader import profiling
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, Platform, Refused
 from horovod_elastic.trace import say, say_error
+from horovod_elastic.worker.ddp import rates
+from horovod_elastic.worker.ddp.deal import BatchRule
+from horovod_elastic.worker.ddp.hooks import BATCH_RULE
 
 STARTS_AGAIN = 3
 """Number of times that the agent of a node is restarted."""
@@ -41,24 +47,44 @@ FIRST_PAUSE_S = 1.0
 OTHERS_END_WITHIN_S = 75.0
 """Time for the other agents to end after the first one. The leader ends last, after its satellites."""
 TERMINATED_WITHIN_S = 10.0
-USAGE = """usage: flexo run [--core=torch|horovod] [--epochs=N] [--no-profile] [--] COMMAND [ARGUMENT ...]
+USAGE = """usage: flexo run [OPTION ...] [--] COMMAND [ARGUMENT ...]
 
-Runs a Horovod training command in a Slurm job: one process for every task of the job (sbatch -n). If the job
-was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them back while it trains.
+Trains in a Slurm job: one process for every task of the job (sbatch -n). If the job was submitted with
+--elastic=MIN-MAX, it grows into idle GPUs and gives them back while it trains.
 
     #SBATCH -n 2 --gpus-per-task=1 --elastic=2-8
-    flexo run python train.py --epochs 90
+    flexo run torchrun --nproc-per-node=2 train.py --epochs 90
 
-The script needs no change beyond Horovod's own elastic form (hvd.elastic.run); without it, it runs at its
-base's size. --no-profile declares it inelastic: it is not measured at other sizes, and keeps its own.
+COMMAND is one of these:
+    python train.py ...                 a script of torch.distributed (DistributedDataParallel) or of Horovod
+    torchrun [OPTIONS] train.py ...     the same: flexo starts the processes itself, and drops the options for
+                                        torchrun's own processes. `python -m torch.distributed.run` and
+                                        `python -m torch.distributed.launch` likewise
+    accelerate launch [OPTIONS] train.py ...
+                                        likewise: the script gets the variables that its options and its
+                                        configuration file stand for. No DeepSpeed, Megatron-LM and TPUs
+    PROGRAM ...                         any other program, at the size of the base
 
---epochs says how many epochs the script trains. Where its elastic state has an `epoch`, as Horovod's own
-examples have, flexod then knows how far it is, and policies go by that instead of the time limit.
+Scripts need no change. `flexo check train.py` names what keeps a script from being resized; such a script
+trains at the size of its base. A Horovod script is resized if it has Horovod's own elastic form
+(hvd.elastic.run).
 
---core says what carries out Horovod's collectives ($FLEXO_CORE says it too):
-    torch    process groups of torch.distributed under Horovod's own Python layer; the default. Horovod's
-             native library is not used and need not be there. No Adasum, and only PyTorch.
-    horovod  Horovod's own native library.
+Options for all scripts:
+    --no-profile        the job is inelastic: it is not measured at other sizes, and keeps its own
+    --core=torch|horovod
+                        what carries out Horovod's collectives ($FLEXO_CORE says it too). torch, the default:
+                        process groups of torch.distributed under Horovod's own Python layer; Horovod's native
+                        library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library
+Options for scripts of torch.distributed:
+    --batch-rule=keep|grow
+                        the global batch after a resize. keep, the default: that of the base, and each worker
+                        has a smaller part of it. grow: each worker keeps its batch
+    --scale-lr=linear|sqrt
+                        with --batch-rule=grow: when the job goes from A to B workers, learning rates are
+                        multiplied by B/A, or by its square root. Without it, flexo changes no learning rate
+Option for Horovod scripts:
+    --epochs=N          how many epochs the script trains. Where its elastic state has an `epoch`, flexod then
+                        knows how far it is, and policies go by that instead of the time limit
 
 flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
 
@@ -79,7 +105,8 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         platform = registry.find(os.environ)
-        return run_job(platform, platform.base_job(), command)
+        base, command = _as_launched(platform.base_job(), command)
+        return run_job(platform, base, command)
     except (NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
@@ -95,15 +122,48 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
         option, equals, value = rest.pop(0).partition("=")
         if option == "--" and not equals:
             break
-        if option == "--core":
-            choice.choose(value if equals or not rest else rest.pop(0))
-        elif option == "--epochs":
-            progress.declare(value if equals or not rest else rest.pop(0))
-        elif option == "--no-profile" and not equals:
+        if option == "--no-profile" and not equals:
             os.environ[profiling.OPT_OUT_VARIABLE] = "off"
+        elif option in _OPTIONS_WITH_VALUES:
+            _OPTIONS_WITH_VALUES[option](value if equals or not rest else rest.pop(0))
         else:
             raise ValueError(f"{option}{equals}{value}: no such option; flexo run --help lists them")
+    if os.environ.get(rates.VARIABLE) and os.environ.get(BATCH_RULE) != BatchRule.GROW.value:
+        raise ValueError("--scale-lr needs --batch-rule=grow: otherwise the global batch stays the same")
     return rest
+
+
+def _choose_one(option: str, variable: str, kind: type[enum.Enum]) -> Callable[[str], None]:
+    """An option whose value is one of those of `kind`, told to workers in `variable`."""
+
+    def choose_value(value: str) -> None:
+        allowed = [each.value for each in kind]
+        if value not in allowed:
+            raise ValueError(f"{option}={value}: allowed is {' or '.join(allowed)}")
+        os.environ[variable] = value
+
+    return choose_value
+
+
+_OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
+    "--core": choice.choose,
+    "--epochs": progress.declare,
+    "--batch-rule": _choose_one("--batch-rule", BATCH_RULE, BatchRule),
+    "--scale-lr": _choose_one("--scale-lr", rates.VARIABLE, rates.RateRule),
+}
+
+
+def _as_launched(base: BaseJob, command: list[str]) -> tuple[BaseJob, list[str]]:
+    """The job and the workers' command, if `command` is that of another launcher. Raises ValueError."""
+    tasks = launch_commands.Tasks(base.workers, len(base.nodes))
+    launch = launch_commands.read(command, tasks, accelerate_launch.ask)
+    os.environ.update(launch.variables)
+    for note in launch.notes:
+        say(note)
+    if launch.fixed and base.elastic:
+        say(f"this job keeps its size: {launch.fixed}")
+        base = replace(base, maximum=base.minimum)
+    return base, list(launch.command)
 
 
 def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
@@ -111,7 +171,10 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
     open_files.raise_limit()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
-    address = network.own_address(platform.node_address(here), site.controller)
+    node_address = platform.node_address(here)
+    address = network.own_address(node_address, site.controller)
+    if here == base.nodes[0].name:  # rank 0 is there; else the node's name must do (worker_environment.py)
+        os.environ.setdefault(ADDRESS_VARIABLE, node_address)
     daemon = daemon_address() if base.declared else None
     if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")

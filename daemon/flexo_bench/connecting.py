@@ -87,7 +87,7 @@ def _broadcast(cluster: Cluster, model: str) -> Broadcast:
 
 def _broadcast_parameters(me: Me, model: str) -> tuple[int, list[float]]:
     """Broadcast all parameters repeatedly. Returns their bytes, and the seconds of each broadcast."""
-    from flexo_bench.runtime.train import make_model
+    from flexo_bench.runtime.workload import make_model
 
     whole = me.torch.cat([parameter.detach().flatten() for parameter in make_model(model).parameters()])
     seconds = []

@@ -11,6 +11,7 @@ import typer
 
 import flexo
 from flexo_cli import (
+    check,
     completion,
     delegate,
     doctor,
@@ -258,6 +259,7 @@ def version(as_json: JsonOption = False) -> None:
     print_line(f"flexo {flexo.__version__}")
 
 
+app.command(context_settings={"ignore_unknown_options": True})(check.check)  # they are the script's
 app.command()(doctor.doctor)
 app.command()(completion.completion)
 app.command()(events.events)
@@ -273,7 +275,7 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 
 @app.command("run", context_settings=_PASSED_ON)
 def run_script(context: typer.Context) -> None:
-    """Inside a job: train elastically (flexo run python train.py ...)."""
+    """Inside a job: train elastically (flexo run torchrun train.py ..., flexo run python train.py ...)."""
     raise typer.Exit(delegate("run", context.args))
 
 

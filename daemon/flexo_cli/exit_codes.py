@@ -22,6 +22,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2, "the command line is wrong"
     UNREACHABLE = 3, "flexod does not answer; the sentence names the address and where it came from"
     BUSY = 4, "the job is being resized, profiled or checkpointed: try again later, or say --wait"
+    FIXED_SIZE = 5, "flexo check: an elastic job with this script would stay at the size of its base"
     INTERRUPTED = 130, "interrupted by Ctrl-C"
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:

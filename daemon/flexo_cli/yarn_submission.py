@@ -14,6 +14,7 @@ from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.kerberos import Tickets
 from flexo_yarn.records import application_number, application_text
 from flexo_yarn.site_settings import FLEX_QUEUE
+from horovod_elastic import launch_commands
 from horovod_elastic.platforms.yarn import submission
 from horovod_elastic.platforms.yarn.files import ARCHIVES, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions
@@ -70,6 +71,11 @@ def options_of(
     if queue.rpartition(".")[2] == FLEX_QUEUE:
         raise ValueError(
             f"--queue={queue}: that queue is for satellites, which YARN takes back; name another one"
+        )
+    if launcher := launch_commands.launcher_in(command):
+        raise ValueError(
+            f"{launcher}: not supported on YARN. Name the script: python train.py; flexo sets torchrun's"
+            " variables"
         )
     minimum, maximum = range_in(elastic, "--elastic") if elastic else (workers, workers)
     if batch:

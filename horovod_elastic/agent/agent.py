@@ -38,14 +38,14 @@ from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, STEADY_S
 from horovod_elastic.agent.supervisor_link import SupervisorLink
-from horovod_elastic.agent.worker_environment import WorkerLocation, environment_of
+from horovod_elastic.agent.worker_environment import WorkerLocation, environment_of, projected
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.leader_service import LeaderPort
-from horovod_elastic.platforms.base import Platform, agent_name
+from horovod_elastic.platforms.base import Platform, RankVariables, agent_name
 from horovod_elastic.trace import say, say_error
 
 TICK_S = 0.25
@@ -510,6 +510,9 @@ class Agent:
         self._workers[order.worker_id] = LocalWorker(order)
         place = WorkerLocation(self._node, self._interface, self._options.slots, base=self._options.base)
         environment = environment_of(order, place, self._supervisor, self._plan.base)
+        if isinstance(self._platform, RankVariables):
+            rank = projected(order, place, self._plan.base)
+            environment.update(self._platform.rank_variables(rank.rank, rank.size, rank.local_rank))
         self._supervisor.start(order, self._options.command, environment, deaf=not self._options.base)
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:

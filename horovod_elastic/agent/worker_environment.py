@@ -16,6 +16,7 @@ from horovod_elastic.worker.sigterm import SATELLITE
 INJECT = Path(__file__).resolve().parents[1] / "inject"
 """The first folder on a worker's PYTHONPATH: its sitecustomize.py runs before the script."""
 
+ADDRESS_VARIABLE = "MASTER_ADDR"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """MASTER_PORT is one of these, the same for all workers of a job."""
 
@@ -37,7 +38,7 @@ def environment_of(
 ) -> dict[str, str]:
     """This process's own environment, with the variables for the worker of `order` added."""
     environment = dict(os.environ)
-    projected_rank = order.projected_rank
+    projected_rank = projected(order, place, job)
     ranks = (
         *(projected_rank.rank, projected_rank.size, projected_rank.local_rank),
         *(projected_rank.local_size, projected_rank.cross_rank, projected_rank.cross_size),
@@ -64,7 +65,7 @@ def environment_of(
         HOROVOD_GLOO_IFACE=place.interface,
         FLEXO_ELASTIC="1" if job.elastic else "0",
         FLEXO_BASE=str(job.workers),
-        **_of_torchrun(order, place, job),
+        **_of_torchrun(projected_rank, job),
     )
     if order.newcomer:
         # A newcomer is alone until it joins, and the native core believes local and cross ranks.
@@ -82,9 +83,31 @@ def environment_of(
     return environment
 
 
-def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> dict[str, str]:
+def projected(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> pb.ProjectedRank:
+    """The place that a worker is going to have: a founder's by the plan, a newcomer's as the leader expects.
+
+    When the leader starts the first founders, it may not have heard of the other nodes yet.
+    """
+    before = 0
+    for node in job.nodes:
+        if node.name == place.node and place.base and not order.newcomer and order.slot < node.workers:
+            peers = [each for each in job.nodes if each.workers > order.slot]
+            return pb.ProjectedRank(
+                rank=before + order.slot,
+                size=job.workers,
+                local_rank=order.slot,
+                local_size=node.workers,
+                cross_rank=peers.index(node),
+                cross_size=len(peers),
+            )
+        before += node.workers
+    return order.projected_rank
+
+
+def _of_torchrun(rank: pb.ProjectedRank, job: BaseJob) -> dict[str, str]:
     """The variables that torchrun sets. init_process_group sets some anew (worker/ddp/hooks.py)."""
-    rank = order.projected_rank
+    said = os.environ
+    port = _FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT
     return {
         "RANK": str(rank.rank),
         "WORLD_SIZE": str(rank.size),
@@ -92,11 +115,11 @@ def _of_torchrun(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> 
         "LOCAL_WORLD_SIZE": str(rank.local_size),
         "GROUP_RANK": str(rank.cross_rank),
         "GROUP_WORLD_SIZE": str(rank.cross_size),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": said.get("ROLE_NAME", "default"),  # as torchrun --role has it
         "ROLE_RANK": str(rank.rank),
         "ROLE_WORLD_SIZE": str(rank.size),
-        "MASTER_ADDR": job.nodes[0].host,
-        "MASTER_PORT": str(_FIRST_PORT + int(job.job_id) % _PORTS if job.job_id.isdecimal() else _FIRST_PORT),
+        ADDRESS_VARIABLE: said.get(ADDRESS_VARIABLE) or job.nodes[0].host,
+        "MASTER_PORT": said.get("MASTER_PORT") or str(port),
         "TORCHELASTIC_RUN_ID": job.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(job.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": "0",

@@ -94,7 +94,7 @@ class PendingCommands:
             text = "the set of workers is just changing: try again later"
             return [_done(command.id, _Outcome.OUTCOME_BUSY, text)]
         if not training.workers:
-            text = "the script has not entered hvd.elastic.run yet, so there is nothing to take hold of"
+            text = "the script has not begun its training loop yet, so there is nothing to take hold of"
             return [_done(command.id, _Outcome.OUTCOME_FAILED, text)]
         self._training = training
         if kind == "profile":

@@ -109,7 +109,7 @@ class Reporter:
             and not self._oversight.unscalable_why,
             changing=self._membership.changing,
             pending_command=self._oversight.pending_command,
-            unscalable_why=self._oversight.unscalable_why,
+            unscalable_why=self._oversight.unscalable_why or self._membership.fixed_why,
             satellites=self._satellites.report(),
         )
 

@@ -42,6 +42,10 @@ class WorkerMessages:
         self._carry_out = carry_out
         self._entered: dict[str, int] = {}
         """The last generation that each worker has reported to be in."""
+        self._epoch = 0
+        """The epoch of those who train; 0: not known."""
+        self._told_epochs: dict[str, int] = {}
+        """The epoch that each newcomer was told last."""
         self._shards = ShardServer()
         self._shards_wait = inherited
         """Whether shards are held back until the leader knows which worker holds which samples."""
@@ -69,6 +73,7 @@ class WorkerMessages:
             if not members.taking_over:
                 self._accounting.paused(message.status.generation, message.status.paused_s)
             self._carry_out(members.worker_stands(worker_id, _status(message.status), now))
+            self._tell_epoch(worker_id, message.status.epoch)
             self._hand_out(self._shards.stands(worker_id, message.status.held))
             self._oversight.stands(worker_id, message.status, now)
         elif kind == "shards_wanted":
@@ -102,8 +107,24 @@ class WorkerMessages:
         """Forget a worker that is gone, or whose agent is gone."""
         self._agents.homes.pop(worker_id, None)
         self._entered.pop(worker_id, None)
+        self._told_epochs.pop(worker_id, None)
         self._oversight.worker_gone(worker_id)
         self._hand_out(self._shards.worker_gone(worker_id))
+
+    def _tell_epoch(self, worker_id: str, epoch: int) -> None:
+        """Tell newcomers the epoch of those who train, of whom `worker_id` may be one."""
+        worker = self._membership.worker(worker_id)
+        if worker is None:
+            return
+        if not worker.member:
+            self._told_epochs.setdefault(worker_id, 0)
+        elif epoch > self._epoch:
+            self._epoch = epoch
+        for newcomer, told in self._told_epochs.items():
+            if told != self._epoch:
+                self._told_epochs[newcomer] = self._epoch
+                number = workers_pb2.Epoch(number=self._epoch)
+                self._agents.tell_worker(newcomer, workers_pb2.ToWorker(epoch=number))
 
     def _hand_out(self, answers: list[Answer]) -> None:
         for worker_id, shards in answers:
@@ -134,4 +155,6 @@ def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
         called=said.called,
         going=said.going,
         layout=said.layout,
+        fixed_why=said.fixed_why,
+        told_first=said.told_first,
     )

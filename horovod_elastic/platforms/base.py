@@ -226,6 +226,18 @@ class Platform(Protocol):
         ...
 
 
+@runtime_checkable
+class RankVariables(Protocol):
+    """A Platform whose cluster tells the processes that it starts their ranks, in their environment.
+
+    flexo's agents start workers, not the cluster. Scripts that read the cluster's variables read these.
+    """
+
+    def rank_variables(self, rank: int, size: int, local_rank: int) -> Mapping[str, str]:
+        """The variables of a process with this rank, of `size` processes, and with this rank on its node."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of cluster, for the registry."""

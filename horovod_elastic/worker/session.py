@@ -76,6 +76,14 @@ class Session:
         self.speed = 0.0
         """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
         speeds count alike."""
+        self.epoch = 0
+        """The epoch that the script is in, from 1; 0: not known."""
+        self.epoch_of_others = 0
+        """The epoch that those who train are in, for a newcomer; 0: not known."""
+        self.told_first = False
+        """Whether the script was told rank 0, and any worker can give the state to the others."""
+        self.fixed_why = ""
+        """Why this script can never be resized; "" if it can, or that is not known yet."""
         self.layout = ""
         """A digest of what must be the same on all workers; "" if the script has told nothing."""
         self.samples_per_step = 0
@@ -197,6 +205,12 @@ class Session:
         """Note that this worker could not restore any state now: it is about to receive one."""
         with self._changed:
             self._part.begins(0, saved=True)
+
+    def is_in_epoch(self, number: int) -> None:
+        """Tell the leader that the script is in this epoch, from 1."""
+        if number != self.epoch:
+            self.epoch = number
+            self._stand()
 
     def committed(self, progress: float = 0.0) -> None:
         """Count a committed mini-batch. `progress`: the part of the whole training that is done, if known."""
@@ -372,6 +386,9 @@ class Session:
                 held=held,
                 paused_s=self._paused_s,
                 layout=self.layout,
+                fixed_why=self.fixed_why,
+                told_first=self.told_first,
+                epoch=self.epoch,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))
@@ -404,6 +421,8 @@ class Session:
         with self._changed:
             if message.HasField("withdraw"):
                 self._part.withdrawn(message.withdraw.generation, message.withdraw.at)
+            elif message.HasField("epoch"):
+                self.epoch_of_others = message.epoch.number
             elif message.HasField("leave"):
                 self._told_to_leave = message.leave.reason
             elif message.HasField("task") and message.task.HasField("set_batch"):

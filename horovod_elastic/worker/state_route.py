@@ -45,19 +45,24 @@ class Route:
     commits: int
     """The commits of the state that all workers have afterwards."""
     givers: Mapping[int, int] = field(default_factory=dict)
-    """For each newcomer: the rank that gives it the state. If it is empty, all take over rank 0's state."""
+    """For each newcomer: the rank that gives it the state. If it is empty, all take over the root's state."""
+    root: int = 0
 
     def receivers(self, giver: int) -> tuple[int, ...]:
         """The ranks to which `giver` gives the state, one after the other."""
         return tuple(newcomer for newcomer, its_giver in self.givers.items() if its_giver == giver)
 
 
-def decide(members: Sequence[Member]) -> Route:
-    """The route for all workers. `members`: their reports, in order of rank."""
-    by_broadcast = Route(members[0].commits)
+def decide(members: Sequence[Member], *, any_root: bool = False) -> Route:
+    """The route for all workers. `members`: their reports, in order of rank.
+
+    Horovod's states come from rank 0. With `any_root`, they come from the worker with the most commits.
+    """
+    root = _most_advanced(members) if any_root else 0
+    by_broadcast = Route(members[root].commits, root=root)
     staying = [rank for rank, member in enumerate(members) if member.origin is Origin.STAYS]
     new = [rank for rank, member in enumerate(members) if member.origin is Origin.NEW]
-    if not (new and 0 in staying and len(staying) + len(new) == len(members)):
+    if not (new and root in staying and len(staying) + len(new) == len(members)):
         return by_broadcast
     if not all(member.can_hand_over for member in members):
         return by_broadcast
@@ -68,7 +73,12 @@ def decide(members: Sequence[Member]) -> Route:
     # broadcast.
     if most_for_one > (len(members) - 1).bit_length():
         return by_broadcast
-    return Route(members[0].commits, _spread(members, staying, new))
+    return Route(members[root].commits, _spread(members, staying, new))
+
+
+def _most_advanced(members: Sequence[Member]) -> int:
+    old = [rank for rank, member in enumerate(members) if member.origin is not Origin.NEW]
+    return max(old, key=lambda rank: (members[rank].commits, -rank), default=0)
 
 
 def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> dict[int, int]:

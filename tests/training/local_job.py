@@ -117,13 +117,16 @@ class LocalJob:
 
 @contextlib.contextmanager
 def local_job(
-    folder: Path, script: Path, *arguments: str, workers: int = 2, **variables: str
+    folder: Path, script: Path, *arguments: str, workers: int = 2, maximum: int = 9, **variables: str
 ) -> Iterator[LocalJob]:
-    """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards."""
+    """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
+
+    With `maximum` workers in its base, it has a fixed size.
+    """
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
         nodes = (BaseNode("base", workers),)
-        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, 9, "")
+        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "")
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
         command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,7 @@ def train_at(job: LocalJob, size: int) -> None:
 
 def steps_that_count(job: LocalJob) -> list[dict[str, Any]]:
     """Without the practice of newcomers, and without steps that had no effect."""
-    counted, taken = [], defaultdict(int)
-    for event in job.events("step"):
-        if event["taken"] != taken[event["pid"]] and event["world"]:
-            counted.append(event)
-        taken[event["pid"]] = event["taken"]
-    return counted
+    return [event for event in job.events("step") if event["world"]]
 
 
 def check(job: LocalJob, epochs: int, killed: int = 0) -> None:
@@ -68,7 +64,7 @@ def check(job: LocalJob, epochs: int, killed: int = 0) -> None:
 @pytest.mark.parametrize("loading", [0, 2], ids=["in-process", "worker-processes"])
 def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
     """Newcomers come in another epoch than they begin in; the loader's worker processes are begun anew."""
-    with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading), "--epochs", "4") as job:
+    with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading), "--epochs", "12") as job:
         train_at(job, 2)
         job.start("n1", 1)
         train_at(job, 3)
@@ -77,14 +73,14 @@ def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
         job.send_away("n1")
         train_at(job, 3)
         assert job.wait() == 0, job.output()
-        check(job, 4)
+        check(job, 12)
         assert (tmp_path / "job" / "logs" / "model.pt").exists()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
     """The others go on from the last step, and another worker comes in the place of the one that died."""
-    with local_job(tmp_path / "job", SCRIPT, "--epochs", "6") as job:
+    with local_job(tmp_path / "job", SCRIPT, "--epochs", "14") as job:
         job.start("n1", 1)
         train_at(job, 3)
         pids = {each["rank"]: each["pid"] for each in job.events("step") if each["size"] == 3}
@@ -94,5 +90,76 @@ def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
             lambda: any(e["size"] == 2 and e["world"] > 2 for e in job.events("step")),
         )
         train_at(job, 3)
+        at = time.time()
         assert job.wait() == 0, job.output()
-        check(job, 6, killed=pids[victim])
+        check(job, 14, killed=pids[victim])
+        assert (tmp_path / "job" / "logs" / "model.pt").stat().st_mtime > at, "rank 0 has a successor"
+
+
+# --- the ways in which people write it ---------------------------------------------------------------------
+
+IDIOMS = {
+    "validation_first": True,
+    "by_steps": True,
+    "no_loader": False,
+    "accumulate": True,
+    "mixed_precision": True,
+    "two_models": True,
+    "compiled": False,
+    "unused": True,
+    "undivided": False,
+}
+"""Whether each sample is used once an epoch."""
+IN_EVERY_RUN = ("validation_first", "by_steps", "no_loader", "accumulate")
+
+
+@pytest.mark.parametrize(
+    "idiom",
+    [each if each in IN_EVERY_RUN else pytest.param(each, marks=pytest.mark.thorough) for each in IDIOMS],
+)
+def test_however_it_is_written(tmp_path: Path, idiom: str) -> None:
+    """It grows, shrinks, loses a worker and grows. Ranks meet in collectives at the same steps."""
+    script = HERE / "scripts" / "ddp_idioms.py"
+    epochs = 40 if idiom == "compiled" else 24
+    with local_job(tmp_path / "job", script, "--idiom", idiom, "--epochs", str(epochs)) as job:
+        train_at(job, 2)
+        job.start("n1", 1)
+        train_at(job, 3)
+        job.send_away("n1")
+        train_at(job, 2)
+        steps = job.events("step")
+        newest = max(each["world"] for each in steps)
+        victim = next(
+            each["pid"] for each in reversed(steps) if each["world"] == newest and each["rank"] == 1
+        )
+        os.kill(victim, signal.SIGKILL)
+        job.start("n2", 1)
+        train_at(job, 3)
+        assert job.wait() == 0, job.output()
+        assert "EnforceNotMet" not in job.output(), "ranks made different calls"
+        counted = steps_that_count(job)
+        assert states_differ(counted) == []
+        if IDIOMS[idiom]:
+            check_samples(counted, victim)
+        at_checks = Counter(each["step"] for each in job.events("check") if each["world"])
+        last = max(at_checks, default=0)
+        assert not at_checks or at_checks[last] == 3
+
+
+def states_differ(steps: list[dict[str, Any]]) -> list[int]:
+    """The steps after which replicas differ."""
+    alike = defaultdict(set)
+    for each in steps:
+        alike[each["steps"]].add(tuple(each["state"]))
+    return [step for step, states in alike.items() if len(states) > 1]
+
+
+def check_samples(steps: list[dict[str, Any]], killed: int) -> None:
+    """Each sample of all whole epochs was used once; the killed worker's last step may not be on record."""
+    last_words = max(each["steps"] for each in steps if each["pid"] == killed)
+    for epoch in range(max(each["epoch"] for each in steps)):
+        of_epoch = [each for each in steps if each["epoch"] == epoch]
+        used = Counter(number for each in of_epoch for number in each["numbers"])
+        unlogged = any(each["steps"] == last_words + 1 for each in of_epoch)
+        assert len(used) == 2000 or (unlogged and len(used) >= 2000 - 32)
+        assert sum(used.values()) - len(used) <= 3

@@ -108,7 +108,7 @@ def test_nothing_is_granted_before_the_script_can_be_resized(world):
     world.go(10)
     assert world.cluster.satellites() == []
     assert leader.told[-1] == ()
-    assert says(" ".join(world.controller.explain(1)), "hvd.elastic.run")
+    assert says(" ".join(world.controller.explain(1)), "training loop")
     leader.scalable = True
     world.go(4)
     assert world.cluster.satellites() == [("t2", 3)]

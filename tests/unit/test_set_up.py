@@ -62,7 +62,15 @@ def test_a_lab_is_refused_to_ordinary_users_before_anything_is_installed(clone: 
 
 def test_every_target_that_needs_a_lab_says_so_to_set_up() -> None:
     text = (ROOT / "Makefile").read_text()
-    on_slurm = ("demo", "demo-loan", "test-slurm", "test-training", "test-chaos", "bench-runtime")
+    on_slurm = (
+        "demo",
+        "demo-loan",
+        "test-slurm",
+        "test-training",
+        "test-chaos",
+        "bench-runtime",
+        "bench-torch",
+    )
     for target, what in [*((name, "all") for name in on_slurm), ("test", "yarn"), ("test-yarn", "yarn")]:
         recipe = text.partition(f"\n{target}: ")[2].partition("\n\n")[0]
         assert f"./setup.sh {what} --lab=$@" in recipe, target
@@ -116,6 +124,10 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
         (
             "bench-runtime",
             ["setup.sh all --lab=bench-runtime", "setup.sh native", "python -m flexo_bench.runtime"],
+        ),
+        (
+            "bench-torch",
+            ["setup.sh all --lab=bench-torch", "setup.sh torchft", "python -m flexo_bench.elastic_ddp"],
         ),
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (

@@ -126,7 +126,7 @@ class ScaleOverrides:
         if not view.attached:
             raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
         if not job.scalable:
-            why = job.unscalable_why or "the script has not entered hvd.elastic.run yet"
+            why = job.unscalable_why or "the script has not begun its training loop yet"
             raise NotSteered(f"job {job.key}: {why}")
         with self._lock:
             asked = self._caps.get(job.key) != job.wanted

@@ -92,7 +92,7 @@ class Words:
         if not job.job.scalable and job.job.unscalable_why:
             return job.job.unscalable_why
         if not job.job.scalable:
-            return "the script has not entered hvd.elastic.run yet, so it cannot be resized"
+            return "the script has not begun its training loop yet, so it cannot be resized"
         if job.job.key in self._plan.resting:
             return "gives workers back now"
         if job.job.pending_command:

@@ -28,7 +28,7 @@ from flexo_bench.runtime.results import (
     Steady,
     Transient,
 )
-from flexo_bench.runtime.rivals import Flexo, Rival, Stock, StopRestart, interrupt_on_sigterm
+from flexo_bench.runtime.rivals import CORES, Flexo, Rival, Stock, StopRestart, interrupt_on_sigterm
 from flexo_lab import LabSpec, bring_up
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
@@ -129,7 +129,7 @@ def _rivals(names: list[str], folder: Path, tell: Tell) -> Iterator[list[Rival]]
             tell("bringing up a Slurm cluster")
             lab = bring_up(LabSpec(name=f"bench{os.getpid()}", nodes=2, gpus_per_node=8, infer_nodes=0))
             stack.callback(lab.down)
-            rivals += [Flexo(lab, name) for name in ours]
+            rivals += [Flexo(lab, name, CORES[name]) for name in ours]
         yield rivals
 
 

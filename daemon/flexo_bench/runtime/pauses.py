@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from flexo_bench.runtime.worklog import Batch, WorkLog, batch_seconds, by_worker, mean_seconds
 
 AROUND = 3
-"""Mini-batches on each side of a change that `Pause.around_s` counts."""
+"""Mini-batches on each side of a change that `Pause.around_s` counts, unless told otherwise."""
 NEAR = 30
 """Mini-batches on each side of a change from which the time of one is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A requested resize. Times are seconds since the epoch."""
+    """A requested resize, or a restart of all workers. Times are seconds since the epoch."""
 
     before: int
     after: int
@@ -30,7 +30,7 @@ class Pause:
     `pause_s`: time from the end of a staying worker's last mini-batch before the change to the end of its
     first *new* one after the change, less the time of a mini-batch at the new size. Repeated mini-batches are
     not new. The longest time of all staying workers counts.
-    `around_s`: extra time that AROUND mini-batches before and AROUND after the change took together, compared
+    `around_s`: extra time that a few mini-batches before and as many after the change took together, compared
     with as many undisturbed ones. It shows costs in the neighbouring mini-batches. The longest time counts.
     """
 
@@ -57,17 +57,13 @@ class NoChange(Exception):
     """The logs do not show that change."""
 
 
-def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False) -> Pause:
+def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False, around: int = AROUND) -> Pause:
     """The cost of the resize `change`, from all workers' mini-batches around it.
 
     `by_rank`: identify workers by rank, not by process, if a resize ends all processes and starts others.
-    Raises NoChange.
+    `around`: the mini-batches on each side that `around_s` counts. Raises NoChange.
     """
-    old = [batch for batch in batches if batch.size == change.before]
-    later = [batch.at for batch in batches if batch.size == change.after and batch.at > change.asked_at]
-    until = min(later, default=math.inf)
-    old = [batch for batch in old if batch.at <= until]
-    new = [batch for batch in batches if batch.size == change.after and batch.at >= until]
+    old, new = _sides(batches, change)
     sides = [
         (before, after)
         for who, before in _streams(old, by_rank).items()
@@ -83,7 +79,7 @@ def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False) ->
         before=change.before,
         after=change.after,
         pause_s=max(gap.seconds for gap in gaps) - batch_after,
-        around_s=max(_around(before, after, batch_before, batch_after) for before, after in sides),
+        around_s=max(_around(before, after, around, batch_before, batch_after) for before, after in sides),
         redone=max(gap.redone for gap in gaps),
         waited_s=max(before[-1].at for before, _ in sides) - change.asked_at,
         first_useful_s=min(gap.until for gap in gaps) - change.asked_at,
@@ -126,15 +122,27 @@ def _gap(before: Sequence[Batch], after: Sequence[Batch]) -> _Gap:
     return _Gap(fresh.at - last.at, fresh.at, sum(1 for batch in after if batch.step <= last.step))
 
 
+def _sides(batches: Sequence[Batch], change: Change) -> tuple[list[Batch], list[Batch]]:
+    """The mini-batches before and after the change."""
+    at_new = [batch for batch in batches if batch.size == change.after]
+    if change.before == change.after:  # all processes are others afterwards
+        known = {batch.worker for batch in batches if batch.at <= change.asked_at}
+        at_new = [batch for batch in at_new if batch.worker not in known]
+    until = min((batch.at for batch in at_new if batch.at > change.asked_at), default=math.inf)
+    new = [batch for batch in at_new if batch.at >= until]
+    old = [batch for batch in batches if batch.size == change.before and batch.at <= until]
+    return [batch for batch in old if batch not in new[:1]], new
+
+
 def _around(
-    before: Sequence[Batch], after: Sequence[Batch], batch_before: float, batch_after: float
+    before: Sequence[Batch], after: Sequence[Batch], around: int, batch_before: float, batch_after: float
 ) -> float:
     last = max(batch.step for batch in before)
     fresh = [batch for batch in after if batch.step > last]
-    if len(before) <= AROUND or len(fresh) < AROUND:
+    if len(before) <= around or len(fresh) < around:
         return float("nan")
-    spent = fresh[AROUND - 1].at - before[-1 - AROUND].at
-    return spent - AROUND * (batch_before + batch_after)
+    spent = fresh[around - 1].at - before[-1 - around].at
+    return spent - around * (batch_before + batch_after)
 
 
 def _streams(batches: Iterable[Batch], by_rank: bool) -> dict[int, list[Batch]]:

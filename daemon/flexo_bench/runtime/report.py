@@ -39,7 +39,7 @@ _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """The results as JSON: ratios first, then every sample."""
-    return {name: _finite(value) for name, value in (
+    return {name: finite(value) for name, value in (
         {
             **{goal.name: goal.value for goal in figures.goals()},
             **figures.figures_of_core_torch(),
@@ -75,13 +75,13 @@ def as_json(figures: Figures) -> dict[str, Any]:
     ).items()}  # fmt: skip
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """`value` with None for each number that is not finite, because JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write(figures: Figures, path: Path) -> None:

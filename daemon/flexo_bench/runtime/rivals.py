@@ -44,12 +44,25 @@ class Training:
     step_seconds: float = 0.0
     largest: int = 3
     """Number of workers to which the job may grow."""
+    script: Path = SCRIPT
+    options: tuple[str, ...] = ()
+    """Options of the script beyond those of all."""
 
     def command(self, *more: str) -> list[str]:
         """The training program's command line."""
         step = ["--step-seconds", str(self.step_seconds)] if self.step_seconds else []
         log_dir = str(self.folder / "logs")
-        return [sys.executable, str(SCRIPT), "--log-dir", log_dir, "--model", self.model, *step, *more]
+        return [
+            sys.executable,
+            str(self.script),
+            "--log-dir",
+            log_dir,
+            "--model",
+            self.model,
+            *step,
+            *self.options,
+            *more,
+        ]
 
 
 class Rival(Protocol):
@@ -83,7 +96,7 @@ class Stock:
 
     def start(self, training: Training, size: int) -> None:
         """Begin to train. All slots are on localhost, so that no ssh is needed."""
-        _make(training.folder)
+        make(training.folder)
         self._hosts = training.folder / "hosts"
         self._name_hosts(size)
         script = training.folder / "discover.sh"
@@ -124,7 +137,7 @@ class StopRestart:
 
     def start(self, training: Training, size: int) -> None:
         """Begin to train with a fixed number of workers."""
-        _make(training.folder)
+        make(training.folder)
         self._training = training
         self._go(size)
 
@@ -181,16 +194,7 @@ class _Horovodrun:
         """Kill horovodrun and its workers, which have own sessions and are known by their log folder."""
         self._process.kill()
         self._process.wait()
-        left = [process for process in psutil.process_iter() if self._is_ours(process)]
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=10)
-
-    def _is_ours(self, process: psutil.Process) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            return process.pid != os.getpid() and any(self._mark in word for word in process.cmdline())
-        return False
+        kill_marked(self._mark)
 
     def said(self) -> str:
         return self._output.read_text(errors="replace")[-4000:]
@@ -198,10 +202,13 @@ class _Horovodrun:
 
 @dataclass
 class Flexo:
-    """`flexo run` in a job of a real Slurm cluster, on one of CORES; resized with `flexo scale`."""
+    """`flexo run` in a job of a real Slurm cluster; resized with `flexo scale`."""
 
     lab: Lab
     name: str
+    core: str
+    settings: tuple[str, ...] = ()
+    """Variables for the job, as VARIABLE=value."""
     by_rank: bool = False
     _folder: Path = Path()
     _job_id: int = 0
@@ -209,13 +216,13 @@ class Flexo:
 
     def start(self, training: Training, size: int) -> None:
         """Submit the job as a user would, then hold it at its minimum."""
-        _make(training.folder)
+        make(training.folder)
         self._folder = training.folder
-        words, core = shlex.join(training.command()), f"--core={CORES[self.name]}"
+        words, core = shlex.join(training.command()), f"--core={self.core}"
         here = Path(sys.executable).parent
         job = training.folder / "job.sbatch"
         trace = training.folder / "trace.jsonl"
-        settings = [*native_horovod.exports(), f"FLEXO_TRACE={trace}"]
+        settings = [*native_horovod.exports(), f"FLEXO_TRACE={trace}", *self.settings]
         exports = "".join(f"export {setting}\n" for setting in settings)
         job.write_text(f"#!/bin/bash\n{exports}exec {shlex.quote(str(here))}/flexo run {core} {words}\n")
         ask = ["-n", str(size), "--gpus-per-task=1", f"--elastic={size}-{training.largest}"]
@@ -253,7 +260,22 @@ class Flexo:
         return output.read_text(errors="replace")[-4000:] if output.exists() else ""
 
 
-def _make(folder: Path) -> None:
+def kill_marked(mark: str) -> None:
+    """Kill all processes with `mark` in their command line, such as a run's folder."""
+    left = [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=10)
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        return process.pid != os.getpid() and any(mark in word for word in process.cmdline())
+    return False
+
+
+def make(folder: Path) -> None:
     """Make an empty folder, with a folder for logs in it."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "logs").mkdir(parents=True)

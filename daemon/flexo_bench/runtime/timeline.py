@@ -20,7 +20,14 @@ from matplotlib.patches import Patch
 from flexo_bench.runtime import traces
 from flexo_bench.runtime.resizing import BIG, SMALL
 from flexo_bench.runtime.results import CORE_TORCH
-from flexo_bench.runtime.rivals import Flexo, Training, interrupt_on_sigterm, running, wait_until_settled
+from flexo_bench.runtime.rivals import (
+    CORES,
+    Flexo,
+    Training,
+    interrupt_on_sigterm,
+    running,
+    wait_until_settled,
+)
 from flexo_bench.runtime.traces import Traced
 from flexo_bench.runtime.worklog import Batch, Moment, WorkLog, by_worker
 from flexo_lab import LabSpec, bring_up
@@ -209,7 +216,7 @@ def main() -> None:
 def _run(folder: Path) -> None:
     lab = bring_up(LabSpec(name=f"timeline{os.getpid()}", nodes=2, infer_nodes=0))
     try:
-        rival = Flexo(lab, CORE_TORCH)
+        rival = Flexo(lab, CORE_TORCH, CORES[CORE_TORCH])
         with running(rival, Training(folder, largest=BIG), SMALL) as log:
             wait_until_settled(rival, log, SMALL, SETTLED)
             for size in (BIG, SMALL):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ class Batch:
     rank: int
     size: int
     samples: int
+    cpu: float = math.nan
+    """CPU seconds of the worker's process so far, if the worker logs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class WorkLog:
     def _take(self, line: dict[str, Any]) -> None:
         pid, at = int(line["pid"]), float(line["time"])
         if line["event"] == "batch":
-            self.batches.append(Batch(pid, line["step"], at, line["rank"], line["size"], line["samples"]))
+            place, cpu = (line["rank"], line["size"]), line.get("cpu", math.nan)
+            self.batches.append(Batch(pid, line["step"], at, *place, line["samples"], cpu))
         else:
             self.moments.append(Moment(pid, line["event"], at))
 

@@ -242,8 +242,9 @@ class Changes:
             worker.rank = -1
         for rank, worker in enumerate(members):
             worker.is_called(rank, waits=worker.worker_id not in change.holders, now=now)
-        self._job.formed(change.generation, members[0].commits)
-        return [Go(change.generation, sync, members[0].commits, tuple(calls))]
+        commits = max(worker.commits for worker in members)
+        self._job.formed(change.generation, commits)
+        return [Go(change.generation, sync, commits, tuple(calls))]
 
     def _call(self, worker: Worker, change: Change) -> Call:
         """The message to a training worker."""

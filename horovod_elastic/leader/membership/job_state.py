@@ -39,6 +39,8 @@ class JobState:
         """Largest number of workers to train with; None: no limit."""
         self.failure: int | None = None
         """Exit code of the first worker that failed in this generation; the job may end with it."""
+        self.fixed_why = ""
+        """Why the script can never be resized, as a worker has said."""
         self.scalable = False
         """Whether a worker has entered hvd.elastic.run."""
         self.commits = 0

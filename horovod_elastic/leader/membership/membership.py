@@ -76,6 +76,11 @@ class Membership:
         return self._job.scalable
 
     @property
+    def fixed_why(self) -> str:
+        """Why the script can never be resized; "" if it can, or that is not known yet."""
+        return self._job.fixed_why
+
+    @property
     def commits(self) -> int:
         """Number of mini-batches committed, as far as is known."""
         return self._job.commits
@@ -269,6 +274,9 @@ class Membership:
 
     def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
         worker.layout = status.layout
+        if worker.state is not WorkerState.STARTING:  # before that, its script knows nothing yet
+            worker.told_first = status.told_first
+        self._job.fixed_why = status.fixed_why or self._job.fixed_why
         if status.in_loop:
             worker.in_loop = True
             self._job.scalable = self._job.scalable or worker.member

@@ -66,8 +66,7 @@ def resized(roster: Roster, job: JobState) -> Selection | None:
         staying = members
     if len(staying) == len(members) and not joining:
         return None
-    # All come from the same boundary, so rank 0 stays: a script's progress bars are in its process.
-    return Selection(roster.in_order(staying, joining, alike=True), members)
+    return Selection(roster.in_order(staying, joining), members)
 
 
 def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:

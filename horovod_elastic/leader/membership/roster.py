@@ -44,6 +44,8 @@ class WorkerStatus:
     called: int = 0
     going: bool = False
     layout: str = ""
+    fixed_why: str = ""
+    told_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Worker:
     count."""
     waits: bool = False
     """Whether the worker was waiting when called. It is alone in the new generation until others come."""
+    told_first: bool = False
+    """Whether the worker's script was told rank 0 and does what only rank 0 does."""
     layout: str = ""
     """What must be the same on all workers that train together; "" if the worker has told nothing."""
     in_loop: bool = False
@@ -230,6 +234,7 @@ class Roster:
 
     def start(self, worker: Worker) -> Start:
         """The command that starts `worker`. Its projected rank assumes that all workers on the way join."""
+        worker.told_first = worker.told_first or self._lacks_first(worker)
         waiting = [
             w for w in self.alive() if not w.member and w.state in (WorkerState.STARTING, WorkerState.READY)
         ]
@@ -237,14 +242,19 @@ class Roster:
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
         return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank)
 
-    def in_order(self, staying: list[Worker], joining: list[Worker], *, alike: bool = False) -> list[Worker]:
+    def _lacks_first(self, worker: Worker) -> bool:
+        """Whether no script knows itself as rank 0 any more, and that of `worker` is to do so."""
+        tells = any(each.layout for each in self.members())  # scripts that take the state from any rank
+        return tells and self.agent_of(worker).base and not any(each.told_first for each in self.alive())
+
+    def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
         """The workers by rank. The worker with the most commits comes first: all others take over its state.
 
-        `alike`: all `staying` will have the same state then, whatever they have reported by now.
-
-        An agent's workers stand together, by slot. Those of the first worker's agent come before all others.
+        A worker whose script was told rank 0 comes before it: such scripts take the state from any rank. An
+        agent's workers stand together, by slot. Those of the first worker's agent come before all others.
         """
-        first = min(staying, key=lambda each: (0 if alike else -each.commits, each.rank), default=None)
+        first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
+        first = next((worker for worker in (*staying, *joining) if worker.told_first), first)
         agents = [*self._base_agents, *self.agents]
 
         def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:

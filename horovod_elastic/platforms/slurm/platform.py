@@ -67,6 +67,11 @@ class SlurmPlatform:
         """Slurm's commands for the job with this plan."""
         return SlurmJobControl(plan, self._environment, command)
 
+    def rank_variables(self, rank: int, size: int, local_rank: int) -> Mapping[str, str]:
+        """The variables of a task that srun had started; see RankVariables."""
+        tasks = dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(size))
+        return {**tasks, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank)}
+
     def _shown_of_node(self, node: str, what: str) -> str:
         shown = ask_patiently(["scontrol", "show", "node", node, "--oneliner"], self._environment)
         match = re.search(rf"\b{what}=(\S+)", shown)

@@ -51,9 +51,15 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator, self._inside, self._on_gpus = communicator, None, False
         self.failure = ""
         place = communicator.place
-        if place.size > 1:
+        if place.size == 1:
+            return
+        try:
             gloo = communicator.groups().gloo(GLOBAL_SET)
             self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+        except RuntimeError as error:  # a member is gone already
+            if not self.guards:
+                raise
+            self.note_failure(error)
 
     def is_told(self, rank: int, size: int) -> None:
         """Tell the script this place: a newcomer's future one."""
@@ -63,6 +69,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Tell the script its place in the communicator from now on."""
         assert self._communicator is not None
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
+        torchs_own.has_ranks(self, self._size)
 
     def leave(self) -> None:
         """Be alone."""
@@ -114,6 +121,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802
         """The name of the backend, for PyTorch's C++ code."""
         return torchs_own.BACKEND
+
+    @property
+    def group_name(self) -> str:
+        """The name by which torch.distributed knows the group; device meshes ask for it."""
+        return torchs_own.name_of(self)
 
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """See dist.all_reduce; gradients of a backward pass come here, too."""

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 ELASTIC, BASE, BATCH_RULE = "FLEXO_ELASTIC", "FLEXO_BASE", "FLEXO_BATCH_RULE"
 """Variables that the agent sets: whether the job may grow, the workers of its base, and its batch rule."""
 STORE_KEY = "torch/store"
+
+
+@dataclass
+class _Default:
+    """torch.distributed's default group in this process."""
+
+    front: TorchFrontEnd | None = None
+    """None until init_process_group is called."""
+    made: int = 0
+    """How often init_process_group has made the group: a script may destroy it and make it again."""
+
+
+_default = _Default()
 
 
 def patch_torch(module: ModuleType) -> None:
@@ -89,13 +103,16 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
         if session is None:
             return original(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
         sigterm.outlive()
-        front = _take_place(session)
-        shared = _shared_store(session, front)
+        if _default.front is None:
+            _default.front = _take_place(session)
+        _set_variables(session)
+        shared = _shared_store(session, _default.front)
+        _default.made += 1
         common: dict[str, Any] = {"timeout": timeout, "store": shared, **kwargs}
         if os.environ.get(ELASTIC) != "1":
             common |= {"rank": session.rank, "world_size": session.size}
             return original(backend, **common)
-        return _init_elastic(original, front.group, backend, common)
+        return _init_elastic(original, _default.front.group, backend, common)
 
     init_process_group._flexo = True  # type: ignore[attr-defined]
     return init_process_group
@@ -108,8 +125,10 @@ def _session_for(world_size: int) -> Session | None:
     from horovod_elastic.worker import session as sessions
 
     session = sessions.current()
-    if not session.belongs_here() or session.core is not None:
+    if not session.belongs_here():
         return None
+    if session.core is not None and _default.front is None:
+        return None  # the job's workers are connected by Horovod
     if world_size == 1 and os.environ.get("WORLD_SIZE") != "1":
         return None  # a group of this process alone
     return session
@@ -118,7 +137,7 @@ def _session_for(world_size: int) -> Session | None:
 def _take_place(session: Session) -> TorchFrontEnd:
     """Take this worker's place among the founders; a newcomer is alone until it joins."""
     from horovod_elastic.core.c10d.torch_core import TorchCore
-    from horovod_elastic.worker.ddp import training_loop
+    from horovod_elastic.worker.ddp import rates, training_loop
     from horovod_elastic.worker.ddp.deal import BatchRule
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
 
@@ -133,11 +152,11 @@ def _take_place(session: Session) -> TorchFrontEnd:
         session.found()
         front.group.take_place()
         front.group.muted = False
-    _set_variables(session)
     atexit.register(_say_end, session)
     if os.environ.get(ELASTIC) == "1":
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
-        training_loop.current().begin(session, front.group, base=base, rule=rule)
+        rate_rule = rates.rule_in(os.environ.get(rates.VARIABLE, ""))
+        training_loop.current().begin(session, front.group, base=base, rule=rule, rates=rate_rule)
     return front
 
 
@@ -173,12 +192,12 @@ def _shared_store(session: Session, front: TorchFrontEnd) -> Any:
 
     if session.warming or session.size == 1:
         return dist.HashStore()
-    own, entries = front.address(), front.entries()
+    own, entries, key = front.address(), front.entries(), f"{STORE_KEY}/{_default.made}"
     if session.rank == 0:
         store = dist.TCPStore(own, 0, session.size, is_master=True, wait_for_workers=False)
-        entries.set(STORE_KEY, f"{own} {store.port}")
+        entries.set(key, f"{own} {store.port}")
     else:
-        host, port = entries.get(STORE_KEY).decode().split()
+        host, port = entries.get(key).decode().split()
         store = dist.TCPStore(host, int(port), session.size, is_master=False, wait_for_workers=False)
     os.environ.update(MASTER_ADDR=store.host, MASTER_PORT=str(store.port))
     return store
@@ -193,9 +212,10 @@ def _init_elastic(
     from horovod_elastic.worker.ddp import torchs_own
 
     common = {name: value for name, value in common.items() if name not in ("pg_options", "device_id")}
-    dist.Backend.register_backend(
-        torchs_own.BACKEND, lambda *_: group, extended_api=True, devices=["cpu", "cuda"]
-    )
+    if _default.made == 1:
+        dist.Backend.register_backend(
+            torchs_own.BACKEND, lambda *_: group, extended_api=True, devices=["cpu", "cuda"]
+        )
     original(torchs_own.BACKEND, rank=group.rank(), world_size=group.size(), **common)
     torchs_own.present_as(group, _backend_asked(backend), common["store"])
 
@@ -247,11 +267,12 @@ def _destroy(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def destroy_process_group(group: Any = None) -> None:
-        from horovod_elastic.worker import session as sessions
+        import torch.distributed as dist
+
         from horovod_elastic.worker.ddp import training_loop
 
-        if group is None and training_loop.current().runs:
-            sessions.current().finished()
+        if group is None or group is dist.group.WORLD:
+            training_loop.current().end()
         original(group)
 
     destroy_process_group._flexo = True  # type: ignore[attr-defined]

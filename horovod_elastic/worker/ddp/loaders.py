@@ -2,8 +2,8 @@
 
 A DataLoader that gives each worker its part of an epoch has its batches dealt out anew in each generation
 (deal.py): one over a DistributedSampler, or one that a framework has prepared. Each sample is used once an
-epoch. Batches that worker processes have loaded before a
-resize, but the script has not seen, are loaded again by those to whom they then belong.
+epoch. Batches that worker processes have loaded before a resize, but the script has not seen, are loaded
+again by those to whom they then belong.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Iteration:
         self.epoch = 0
         self.given = 0
         """How many batches the script has been given."""
+        self.over = False
         self.start = 0
         """How many samples of the epoch's order are used by steps that count."""
         self._reached = self._before = self._from = 0
@@ -140,7 +141,9 @@ class Iteration:
         return self._loop.fetch(self)
 
     def __len__(self) -> int:
-        return self.given + self.left()
+        if self._deal is None:
+            return len(self._loader)
+        return self.given + self._deal.steps(self._reached, self._loop.group.size(), self._most())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner_now(), name)
@@ -151,7 +154,10 @@ class Iteration:
             return
         self._is_open = True
         self.epoch = self.known.epoch()
-        self.known.history.begun += 1
+        history = self.known.history
+        if history.trains or not history.begun:
+            self._loop.counting.batch_loop_begins()
+        history.begun += 1
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
             self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
@@ -159,18 +165,29 @@ class Iteration:
 
     # --- for the training loop ------------------------------------------------------------------------------
 
-    def left(self) -> int:
+    def streams(self) -> bool:
+        """Whether the loader is over an IterableDataset, which has no order."""
+        from torch.utils.data import IterableDataset
+
+        return isinstance(self._loader.dataset, IterableDataset)
+
+    def left(self) -> float:
         """How many batches are left."""
         self._open()
         if self._deal is None:
-            return len(self._loader) - self.given
+            return self._length() - self.given
         return self._deal.steps(self._reached, self._loop.group.size(), self._most())
 
     def next(self) -> Any:
         """The next batch. Raises StopIteration."""
         if self._deal is None and self.given >= self._length():
+            self.over = True
             raise StopIteration
-        batch = next(self._inner_now())
+        try:
+            batch = next(self._inner_now())
+        except StopIteration:
+            self.over = True
+            raise
         self.given += 1
         if self._deal is not None:
             workers = self._loop.group.size()
@@ -311,6 +328,9 @@ class Loaders:
         source = known.source()
         if source is None:
             return None
+        now = known.iteration
+        if now is not None and now.given and not now.over and not loop.is_new:
+            return range(len(now))
         # The script asks for the length. Until a loader is used, it hears that of the base, as founders do.
         size = loop.group.size() if known.history.begun and not loop.is_new else loop.base
         rule = loop.rule_for(known)
@@ -326,6 +346,7 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self)
+        loop.watch_newcomer()
 
     @functools.wraps(begin)
     def iterate(self: Any) -> Any:

@@ -37,10 +37,16 @@ def present_as(group: Any, backend: str, store: Any) -> None:
     world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(dist.Backend(backend)))
 
 
+def name_of(group: Any) -> str:
+    """The name of a group in torch.distributed's tables."""
+    return str(distributed_c10d._world.pg_names[group])
+
+
 def has_ranks(group: Any, size: int) -> None:
-    """Have torch.distributed's tables say that the default group has the ranks 0 to `size` - 1."""
-    ranks = {rank: rank for rank in range(size)}
-    distributed_c10d._world.pg_group_ranks[group] = ranks
+    """Have torch.distributed's tables say that the group, if it is there, has the ranks 0 to `size` - 1."""
+    tables = distributed_c10d._world
+    if group in tables.pg_map:
+        tables.pg_group_ranks[group] = {rank: rank for rank in range(size)}
 
 
 def in_backward() -> bool:
@@ -113,6 +119,11 @@ def renew_batches(loader: Any, batches: Any) -> None:
     """Have an iterator that a DataLoader keeps with its worker processes take these indices next."""
     if (kept := getattr(loader, "_iterator", None)) is not None:
         kept._index_sampler = batches
+
+
+def compile_nothing_of_flexo(trace_rules: Any) -> None:
+    """Have torch.compile leave this package's functions alone (torch._dynamo.trace_rules)."""
+    trace_rules.add("horovod_elastic")
 
 
 def random_states() -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 The script hears of nothing. It calls the loader for its next batch and the optimizer for its step, and both
 calls come here. A boundary is a call for a batch of the training loader after a step. All workers are at the
 same line of the script then, so that a newcomer may join them there: it runs the script alone until it is at
-that call, too. Until then, its batches are for practice and its collectives those of a group of one.
+that call, too. Until then, its batches are for practice and its collectives those of a group of one. In a
+script without a DataLoader, the end of a step is a boundary.
 
 If a worker is lost, some workers may have taken a step that others have not. Nobody can go back. So those who
 lack the step run on, muted, to the call for a batch at which the most advanced worker arrives, and receive
@@ -24,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod_elastic.trace import say
-from horovod_elastic.worker import state_messages, state_route
+from horovod_elastic.worker import left_out, state_messages, state_route
 from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
+from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
+from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
+from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
@@ -36,8 +40,9 @@ if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.session import Session
 
-FIRST_STEPS = 2
-"""Steps before a worker can be resized: DistributedDataParallel has its final messages after the first."""
+FIRST_ROUNDS = 3
+"""Rounds of the training loop, each with a step, before a worker can be resized. DistributedDataParallel has
+its final messages in the second, and tells of them (torchs_own.bucket_layout) in the third."""
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 NOWHERE = -1, -1
@@ -67,21 +72,30 @@ class TrainingLoop:
         self.captured = Captured()
         self.base = 1
         self.rule = BatchRule.KEEP
+        self._rates = ScaledRates(None, 1)
         self.group: ElasticGroup
         self._session: Session
         self._stage = Stage.IDLE
-        self._steps = 0
+        self._rounds = 0
+        """Calls for a batch after a step, so far; in a script without a DataLoader, ends of steps."""
         self._stepped = False
         """Whether a step was taken since the last boundary."""
         self._last: Iteration | None = None
-        """The iteration that has given the last batch."""
+        """The iteration that has given the last batch, unless it is over."""
         self._last_training: Iteration | None = None
         """The iteration that has given the last training batch."""
         self._position = NOWHERE
-        """The next call for a training batch: its epoch, and the batches of the epoch before it."""
+        """The next call for a training batch: its epoch, and the batches of the epoch before it. In a script
+        without a DataLoader: 0, and the calls of the first optimizer's step."""
+        self._first_optimizer: Any = None
+        self._by_steps = False
+        """Whether the script trains without a DataLoader, so that ends of steps are its boundaries."""
+        self._calls = 0
+        self.variables = ScriptVariables(self.captured.models)
+        self.counting = CountingLoops()
         self._target = NOWHERE
         self._target_loader = -1
-        """The number of the loader with which the others train."""
+        """The number of the loader with which the others train; -1: there is none."""
         self._route: Route | None = None
         """Who gives the state to whom; None if all have it."""
         self._origin = Origin.NEW
@@ -120,10 +134,25 @@ class TrainingLoop:
         """Whether loaders and optimizers have to do with a job that may be resized."""
         return self._stage is not Stage.IDLE
 
-    def begin(self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule) -> None:
+    @property
+    def takes_effect(self) -> bool:
+        """Whether what the script does now belongs to the training: it is neither practice nor muted."""
+        return self._stage in (Stage.BEGINNING, Stage.TRAINING, Stage.RIGID)
+
+    def begin(
+        self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule, rates: RateRule | None
+    ) -> None:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
+        self._rates = ScaledRates(rates, base)
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
+        session.told_first = group.rank() == 0
+        self.watch_newcomer()
+
+    def watch_newcomer(self) -> None:
+        """Watch the loops of a newcomer's script."""
+        if self._stage is Stage.WARMING:
+            self.counting.watch()
 
     def keep_size(self, why: str) -> None:
         """Never resize this job. `why` names what stands in the way, and where.
@@ -135,6 +164,7 @@ class TrainingLoop:
             sys.exit(f"flexo: this worker cannot join: {why}")
         if self._stage is Stage.BEGINNING:
             self._stage = Stage.RIGID
+            self._session.fixed_why = why
             if self.group.rank() == 0:
                 say(f"this job keeps its size: {why}")
 
@@ -155,10 +185,17 @@ class TrainingLoop:
         because scripts gather what they compute of them.
         """
         models = self.captured.models()
-        evaluates = (
-            bool(models) and not known.history.trains and not any(model.module.training for model in models)
-        )
-        return BatchRule.GROW if evaluates else self.rule
+        trains = known.history.trains or any(model.module.training for model in models)
+        return self.rule if trains or not models else BatchRule.GROW
+
+    def end(self) -> None:
+        """End, in destroy_process_group: a script that makes the group again keeps the job's size."""
+        if self._stage is Stage.IDLE:
+            return
+        self._session.finished()
+        if self._stage is not Stage.WARMING:
+            self._stage = Stage.RIGID
+            self.group.guards = False
 
     # --- called by the script ---------------------------------------------------------------------------
 
@@ -166,34 +203,67 @@ class TrainingLoop:
         """A step of an optimizer: taken, unless it is muted. A closure is called before, once."""
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
             self.keep_size("LBFGS computes gradients several times in a step")
-        stage = self._stage
-        if stage is Stage.IDLE or stage is Stage.RIGID:
+        if self._stage in (Stage.IDLE, Stage.RIGID):
             return take()
         result = None
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        self._counts_call(optimizer)
         if self._must_recover():
             self._recover()
-        if self._stage is Stage.CATCHING_UP:
-            return result
-        result = take() if closure is None else take(lambda: result)
-        self._steps += 1
+        if self._stage is not Stage.CATCHING_UP:
+            result = take() if closure is None else take(lambda: result)
+            self._has_stepped()
+        if self._by_steps and optimizer is self._first_optimizer:
+            self._pass_end_of_step()
+        return result
+
+    def _has_stepped(self) -> None:
         self._stepped = True
         if self._last is not None:
             self._last.known.history.trains = True
             self._last.counts()
-        if stage is not Stage.WARMING:
+            if self._last.streams():
+                self.keep_size("it loads an IterableDataset, whose samples flexo cannot deal out anew")
+        if self._stage is not Stage.WARMING:
             self._session.committed()
-        return result
 
-    def fetch(self, iteration: Iteration) -> Any:
-        """The next batch of an iteration over a loader. Raises StopIteration."""
+    def _counts_call(self, optimizer: Any) -> None:
+        if self._first_optimizer is None:
+            self._first_optimizer, self._by_steps = optimizer, self._last is None
+        first = optimizer is self._first_optimizer
+        self._calls += first
+        if self._by_steps:
+            self._position = 0, self._calls if first else self._calls + 1
+
+    def _pass_end_of_step(self) -> None:
+        """Pass a boundary of a script without a DataLoader."""
+        self._ends_round(trains=True)
         while self._stage is not Stage.RIGID:
             if self._must_recover():
                 self._recover()
             if self._stage is Stage.WARMING:
-                if not self._is_warm(iteration):
+                if self._rounds < FIRST_ROUNDS:
+                    return
+                self._join()
+            elif self._stage is Stage.CATCHING_UP:
+                if self._origin is not Origin.NEW and self._position < self._target:
+                    return
+                self._arrive(None)
+            elif self._stepped and self._rounds >= FIRST_ROUNDS:
+                self._pass_boundary(self._position)
+            else:
+                return
+
+    def fetch(self, iteration: Iteration) -> Any:
+        """The next batch of an iteration over a loader. Raises StopIteration."""
+        self._ends_round(iteration.known.history.trains)
+        while self._stage is not Stage.RIGID:
+            if self._must_recover():
+                self._recover()
+            if self._stage is Stage.WARMING:
+                if not self._is_warm(iteration) or self._is_behind(iteration):
                     return self._practice(iteration)
                 self._join()
             elif self._stage is Stage.CATCHING_UP:
@@ -201,7 +271,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary(iteration)
+                self._pass_boundary((iteration.epoch, iteration.given))
             else:
                 break
         return self._give(iteration)
@@ -211,23 +281,37 @@ class TrainingLoop:
             batch = iteration.next()
         except StopIteration:
             if iteration.known.history.trains:
-                self._position = iteration.epoch + 1, 0
+                self._is_at(iteration.epoch + 1, 0)
+            if self._last is iteration:
+                self._last = None
             raise
         self._last = iteration
         if iteration.known.history.trains:
-            self._position, self._last_training = (iteration.epoch, iteration.given), iteration
+            self._last_training = iteration
+            self._is_at(iteration.epoch, iteration.given)
         return batch
+
+    def _is_at(self, epoch: int, given: int) -> None:
+        self._position = epoch, given
+        if self._stage is Stage.TRAINING:
+            self._session.is_in_epoch(epoch + 1)
+
+    def _ends_round(self, trains: bool) -> None:
+        """Count the first rounds. `trains`: whether the call comes from the training loop."""
+        if trains and self._stepped and self._rounds < FIRST_ROUNDS:
+            self._rounds += 1
+            self._stepped = self._rounds == FIRST_ROUNDS
 
     # --- boundaries -------------------------------------------------------------------------------------
 
-    def _pass_boundary(self, iteration: Iteration) -> None:
+    def _pass_boundary(self, position: tuple[int, int]) -> None:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
         word = self._session.at_boundary()
         if word is None:
             return
-        self._position = iteration.epoch, iteration.given
+        self._position = position
         if word.leave:
             self._session.leave()
         if word.aside:
@@ -244,6 +328,7 @@ class TrainingLoop:
         self._session.layout = self.captured.layout()
         self._session.enter_loop()
         self._session.begins(self._session.commits)
+        self.variables.training_begins()
         self._stage = Stage.TRAINING
         self.group.guards = True
         return True
@@ -274,10 +359,11 @@ class TrainingLoop:
             -1 if self._last_training is None else self._last_training.known.history.number,
         ]
         told = self.group.exchange(own)
-        self._route = state_route.decide([Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told])
+        members = [Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told]
+        self._route = state_route.decide(members, any_root=True)
         old = [each for each in told if each[0] != Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
-        self._target_loader = told[0][7] if not old else old[0][7]
+        self._target_loader = (old or told)[0][7]
         self._same_random_numbers = len({each[6] for each in old}) == 1
 
     def _next_call(self) -> tuple[int, int]:
@@ -291,17 +377,22 @@ class TrainingLoop:
 
     def _is_warm(self, iteration: Iteration) -> bool:
         """Whether this is the training loader, and the first steps are taken."""
-        return iteration.known.history.trains and self._steps >= FIRST_STEPS
+        return iteration.known.history.trains and self._rounds >= FIRST_ROUNDS
+
+    def _is_behind(self, iteration: Iteration) -> bool:
+        """Whether the others are in a later epoch: this worker goes through those before it alone."""
+        return iteration.epoch + 1 < self._session.epoch_of_others
 
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
-        most = 1 if self._steps >= FIRST_STEPS else PRACTICE
-        if iteration.given >= most and not iteration.known.history.trains:
+        most = 1 if self._rounds >= FIRST_ROUNDS else PRACTICE
+        behind = self._is_warm(iteration) and self._is_behind(iteration)
+        if iteration.given >= most and (behind or not iteration.known.history.trains):
             raise StopIteration
         try:
             return self._give(iteration)
         except StopIteration:
-            if iteration.given == 0:
+            if not iteration.known.history.trains:
                 raise
         self._last = iteration
         return iteration.again()
@@ -326,20 +417,18 @@ class TrainingLoop:
 
     def _has_caught_up(self, iteration: Iteration) -> bool:
         history = iteration.known.history
-        if self._origin is Origin.NEW:
-            if history.number != self._target_loader:
-                return False
-            history.trains = True
-            if iteration.epoch > self._target[0]:
-                sys.exit(
-                    f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
-                    f" others are in epoch {self._target[0]}"
-                )
-            passed = self._placeholder is None or iteration.given >= self._target[1]
-            return iteration.epoch == self._target[0] and passed
-        if not history.trains:
+        if self._origin is not Origin.NEW:
+            return history.trains and (iteration.epoch, iteration.given) >= self._target
+        if history.number != self._target_loader:
             return False
-        return (iteration.epoch, iteration.given) >= self._target
+        history.trains = True
+        if iteration.epoch > self._target[0]:
+            sys.exit(
+                f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
+                f" others are in epoch {self._target[0]}"
+            )
+        passed = self._placeholder is None or iteration.given >= self._target[1]
+        return iteration.epoch == self._target[0] and passed
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
@@ -351,10 +440,12 @@ class TrainingLoop:
                 raise StopIteration
         return self._give(iteration)
 
-    def _arrive(self, iteration: Iteration) -> None:
+    def _arrive(self, iteration: Iteration | None) -> None:
         """Be where the others are: take the state over, or give it."""
         self._bring_back()
-        parts: list[StatePart] = [*self.captured.parts(), position := _Position(iteration)]
+        self.variables.takes(self._origin is Origin.NEW)
+        position = _Position(iteration)
+        parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
         try:
@@ -363,16 +454,21 @@ class TrainingLoop:
             self.group.note_failure(error)
             return
         self.group.take_place()
-        given, start = position.found()
-        passed = self._target[1] if iteration.epoch == self._target[0] else 0
-        iteration.go_on_at(max(given, passed), start)
+        self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
+        self._position = self._target
+        if iteration is None:
+            self._calls = self._target[1]
+        else:
+            passed = self._target[1] if iteration.epoch == self._target[0] else 0
+            iteration.go_on_at(passed, position.start())
         if lost := self._origin is not Origin.STAYS:
             for optimizer in self.captured.optimizers():
                 optimizer.zero_grad()  # of batches that are dealt out again
         for arrived in self._on_arrival:
             arrived(lost)
+        self.counting.go_on(self.variables.taken, self._target[1])
+        self.variables.taken.clear()
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
-        self._position = iteration.epoch, iteration.given
         self._bring_back = lambda: None
         self.group.muted = False
         self._session.begins(self._session.commits if self._route is None else self._route.commits)
@@ -384,7 +480,8 @@ class TrainingLoop:
         if transport is None or route is None:
             return
         if not route.givers:
-            self._move(parts, self._from_first, receives=rank != 0)
+            carry = functools.partial(self._from_root, route.root)
+            self._move(parts, carry, receives=rank != route.root)
         elif rank in route.givers:
             peers = [route.givers[rank]]
             self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
@@ -398,33 +495,37 @@ class TrainingLoop:
         else:
             state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
 
-    def _from_first(self, message: torch.Tensor, _: str) -> Callable[[], object]:
-        return self.group.broadcast_from(0, message)
+    def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
+        return self.group.broadcast_from(root, message)
 
 
 class _Position:
-    """How far an epoch is, and its order where a newcomer could not find that by itself."""
+    """How many samples of the epoch are used, and its order where newcomers cannot find that themselves."""
 
-    def __init__(self, iteration: Iteration) -> None:
+    def __init__(self, iteration: Iteration | None) -> None:
         self._iteration = iteration
-        self._theirs: tuple[int, int] | None = None
+        self._theirs: int | None = None
 
     def own(self) -> Any:
-        return self._iteration.given, self._iteration.start, self._iteration.order_told()
+        if self._iteration is None:
+            return 0, None
+        return self._iteration.start, self._iteration.order_told()
 
     def room(self) -> Any:
         return None
 
     def take_over(self, theirs: Any) -> None:
-        given, start, order = theirs
-        self._theirs = given, start
-        self._iteration.hear_order(order)
+        self._theirs, order = theirs
+        if self._iteration is not None:
+            self._iteration.hear_order(order)
 
     def settle(self) -> None:
         pass
 
-    def found(self) -> tuple[int, int]:
-        return self._theirs or (self._iteration.given, self._iteration.start)
+    def start(self) -> int:
+        if self._theirs is None:
+            return 0 if self._iteration is None else self._iteration.start
+        return self._theirs
 
 
 def _random_digest() -> int:

@@ -14,7 +14,12 @@ from horovod_elastic import job_plan
 from horovod_elastic.agent import process
 from horovod_elastic.agent.agent import TERMINATED, AgentOptions
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_TRY_AGAIN
-from horovod_elastic.agent.worker_environment import WorkerLocation, devices_seen, environment_of
+from horovod_elastic.agent.worker_environment import (
+    WorkerLocation,
+    devices_seen,
+    environment_of,
+    projected,
+)
 from horovod_elastic.core import choice
 
 
@@ -61,6 +66,55 @@ def test_horovods_library_keeps_its_own_timeout_and_everybody_the_users(
     place = WorkerLocation("n1", "lo", 1, True)
     environment = environment_of(pb.StartWorker(worker_id="w1"), place, supervisor, job)  # type: ignore[arg-type]
     assert environment.get(variable) == timeout
+
+
+@pytest.mark.parametrize(
+    ("said", "address", "port", "role"),
+    [
+        ({}, "n1", "20017", "default"),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "ROLE_NAME": "t"}, "10.0.0.1", "29500", "t"),
+    ],
+)
+def test_a_worker_has_torchruns_variables_and_the_users_own_address_counts(
+    said: dict[str, str], address: str, port: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    job = job_plan.BaseJob("17", 0, (job_plan.BaseNode("n1", 2),), Resources(0, 1, 0, ""), 2, 2, "")
+    rank = pb.ProjectedRank(rank=1, size=2, local_rank=1, local_size=2, cross_rank=0, cross_size=1)
+    order = pb.StartWorker(worker_id="w2", slot=1, projected_rank=rank)
+    supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
+    environment = environment_of(order, WorkerLocation("n1", "lo", 2, True), supervisor, job)  # type: ignore[arg-type]
+    ranks = [environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    assert ranks == ["1", "2", "1", "2"]
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == (address, port)
+    assert environment["ROLE_NAME"] == role
+
+
+@pytest.mark.parametrize(
+    ("node", "slot", "newcomer", "ranks"),
+    [
+        ("n1", 0, False, (0, 6, 0, 3, 0, 3)),
+        ("n1", 2, False, (2, 6, 2, 3, 0, 1)),
+        ("n2", 0, False, (3, 6, 0, 1, 1, 3)),
+        ("n3", 1, False, (5, 6, 1, 2, 1, 2)),
+        ("n1", 0, True, (7, 8, 0, 1, 0, 1)),
+        ("n9", 0, False, (7, 8, 0, 1, 0, 1)),
+    ],
+)
+def test_founders_know_their_places_before_the_leader_has_heard_of_all_nodes(
+    node: str, slot: int, newcomer: bool, ranks: tuple[int, ...]
+) -> None:
+    """As membership/roster.py places them. For newcomers and other agents, the leader's word counts."""
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    nodes = tuple(job_plan.BaseNode(name, workers) for name, workers in (("n1", 3), ("n2", 1), ("n3", 2)))
+    job = job_plan.BaseJob("1", 0, nodes, Resources(0, 1, 0, ""), 6, 9, "")
+    said = pb.ProjectedRank(rank=7, size=8, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    order = pb.StartWorker(worker_id="w1", slot=slot, newcomer=newcomer, projected_rank=said)
+    found = projected(order, WorkerLocation(node, "lo", 3, True), job)
+    assert tuple(getattr(found, name) for name in names) == ranks
 
 
 def post(*, base: bool = True, pass_signals: bool = False) -> AgentOptions:

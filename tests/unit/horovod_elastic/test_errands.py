@@ -113,10 +113,10 @@ def test_while_the_workers_change_everything_is_told_to_come_again(command: pb.C
 
 
 @pytest.mark.parametrize("command", [profile(), checkpoint()])
-def test_before_hvd_elastic_run_nothing_can_be_done(command: pb.Command) -> None:
+def test_before_its_training_loop_nothing_can_be_done(command: pb.Command) -> None:
     ((_, outcome, text),) = ends(PendingCommands(profiling_allowed=True).asked(command, Training(0, ()), 0.0))
     assert outcome == Outcome.OUTCOME_FAILED
-    assert "hvd.elastic.run" in text
+    assert "training loop" in text
 
 
 def test_a_user_who_has_turned_profiling_off_is_not_profiled_but_checkpointed() -> None:

@@ -18,7 +18,7 @@ from says import says
 
 from flexo_protos import lease_place
 from flexo_protos.leader_leases.lease import LeaderLease, StoreUnavailable
-from horovod_elastic import launcher, wire
+from horovod_elastic import accelerate_launch, launch_commands, launcher, wire
 from horovod_elastic.core import choice
 from horovod_elastic.election.lease_client import LeaseClient
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
@@ -255,7 +255,9 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
     platform = registry.find({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text})
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert launcher.run_job(platform, platform.base_job(), []) == 0
+    assert os.environ.pop("MASTER_ADDR") == "127.0.0.1", "a node's name may be known to Slurm alone"
     (plan,) = plans
     assert plan.daemon == daemon
     place = lease_place.parse(plan.leases)
@@ -292,3 +294,84 @@ def test_no_profile_before_the_command_is_known_to_all_agents_and_after_it_is_th
     assert launcher.main(arguments) == 0
     assert commands == [command]
     assert profiling.allowed() is profiled
+
+
+Launched = list[tuple[BaseJob, list[str]]]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """What flexo run would run in an elastic job with two tasks."""
+    found: Launched = []
+
+    def run(platform: Platform, base: BaseJob, command: list[str]) -> int:
+        found.append((base, command))
+        return 0
+
+    monkeypatch.setattr(launcher, "run_job", run)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "FLEXO_"))]:
+        del os.environ[name]
+    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
+    os.environ.update({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": "2-4"})
+    return found
+
+
+def test_torchruns_command_is_what_it_would_start_and_its_other_counts_are_said(
+    launched: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "train.py", "--lr=1"]
+    assert launcher.main(["--no-profile", *command]) == 0
+    ((base, started),) = launched
+    assert started == [sys.executable, "-u", "train.py", "--lr=1"]
+    assert base.maximum == 4
+    assert says(capsys.readouterr().err, "--nproc-per-node=4", "2 tasks")
+
+
+def test_what_another_launcher_sets_is_in_every_workers_environment(
+    launched: Launched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sharded model keeps the job at its size."""
+
+    def ask(python: str, arguments: object) -> launch_commands.Accelerated:
+        return launch_commands.Accelerated(("train.py",), True, (("FSDP_VERSION", "2"),), 2, fixed="FSDP")
+
+    monkeypatch.setattr(accelerate_launch, "ask", ask)
+    assert launcher.main(["python", "-m", "accelerate.commands.launch", "--use_fsdp", "train.py"]) == 0
+    ((base, started),) = launched
+    assert started == ["python", "-u", "train.py"]
+    assert (base.minimum, base.maximum, base.elastic) == (2, 2, False)
+    assert os.environ["FSDP_VERSION"] == "2"
+    assert says(capsys.readouterr().err, "keeps its size", "FSDP")
+
+
+def test_a_launcher_that_cannot_be_one_of_flexos_is_a_usage_error(
+    launched: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main(["deepspeed", "train.py"]) == 2
+    assert says(capsys.readouterr().err, "flexo run: deepspeed")
+    assert launched == []
+
+
+def test_the_rules_for_batches_and_rates_are_told_to_workers(launched: Launched) -> None:
+    assert launcher.main(["--batch-rule=grow", "--scale-lr", "sqrt", "train"]) == 0
+    assert launched[0][1] == ["train"]
+    assert os.environ["FLEXO_BATCH_RULE"] == "grow"
+    assert os.environ["FLEXO_SCALE_LR"] == "sqrt"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch-rule=double"], ["--batch-rule=double", "keep or grow"]),
+        (["--scale-lr=cubic"], ["--scale-lr=cubic", "linear or sqrt"]),
+        (["--scale-lr=linear"], ["--scale-lr", "--batch-rule=grow"]),
+        (["--scale-lr=linear", "--batch-rule=keep"], ["--scale-lr", "--batch-rule=grow"]),
+    ],
+)
+def test_rules_that_cannot_be_are_usage_errors(
+    options: list[str], words: list[str], launched: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main([*options, "train"]) == 2
+    assert says(capsys.readouterr().err, *words)
+    assert launched == []

@@ -197,6 +197,50 @@ def test_a_worker_that_is_started_again_is_told_the_local_rank_that_it_will_have
     assert (projected_rank.rank, projected_rank.local_rank) == (place.rank, place.local_rank)
 
 
+def of_torch(world: World) -> None:
+    """Its workers run a script of torch.distributed."""
+    for worker_id, process in world.processes.items():
+        process.layout, process.told_first = "one", world.outlooks[worker_id].rank == 0
+        world.stand(worker_id)
+    world.flush()
+
+
+def test_the_successor_of_a_worker_that_was_told_rank_0_is_told_so_and_gets_it() -> None:
+    """Scripts keep the rank that they were told first, and rank 0 writes their checkpoints."""
+    world = training_world({"b1": 2}, "s1")
+    of_torch(world)
+    world.exit("w1", -9)
+    world.commit()
+    (successor,) = [w for w in world.of("b1") if w != "w2"]
+    assert world.outlooks[successor].rank == 0
+    of_torch(world)
+    world.ready(successor)
+    world.commit()
+    assert world.forms[-1].places[0].worker_id == successor
+
+
+def test_where_another_worker_dies_its_successor_is_not_told_rank_0() -> None:
+    world = training_world({"b1": 2}, "s1")
+    of_torch(world)
+    world.exit("w2", -9)
+    world.commit()
+    (successor,) = [w for w in world.of("b1") if w != "w1"]
+    assert world.outlooks[successor].rank > 0
+
+
+def test_a_newcomer_with_another_layout_is_sent_away_and_the_others_do_not_notice() -> None:
+    world = training_world({"b1": 2})
+    of_torch(world)
+    world.join("s1", 1)
+    (newcomer,) = world.of("s1")
+    world.processes[newcomer].layout = "another"
+    generation = world.members.generation
+    world.ready(newcomer)
+    world.commit()
+    assert world.members.generation == generation
+    assert len(world.training()) == 2
+
+
 def test_an_agents_workers_have_ranks_that_follow_each_other_whoever_came_last() -> None:
     """A founder that is replaced while a satellite trains must not end up behind the satellite."""
     world = training_world({"b1": 2}, "s1", slots=2)

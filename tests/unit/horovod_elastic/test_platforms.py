@@ -31,6 +31,7 @@ from horovod_elastic.platforms.base import (
     NotInAJob,
     Platform,
     PreemptionNotices,
+    RankVariables,
 )
 from horovod_elastic.trace import Trace
 
@@ -44,6 +45,18 @@ PLAN = JobPlan(
     "run://head:2#ab",
 )
 registry.register(toy_platform.KIND)
+
+
+def test_workers_have_the_variables_of_tasks_that_srun_had_started() -> None:
+    """An agent is the only task of its step, so that all workers would take themselves for its first."""
+    platform = registry.find({"SLURM_JOB_ID": "17"})
+    assert isinstance(platform, RankVariables)
+    assert platform.rank_variables(rank=5, size=8, local_rank=1) == {
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), "8"),
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+    }
+    assert not isinstance(registry.find({"TOY_JOB": "17"}), RankVariables)
 
 
 # --- which kind --------------------------------------------------------------------------------------------
@@ -330,6 +343,7 @@ POINTERS = {
         "register(slurm.KIND)\n",
     ),
     "agent/satellite.py": ('"platforms" / "slurm" / "satellite_script.py"',),
+    "script_check/ranks.py": ('"SLURM_PROCID", "SLURM_LOCALID"', '"SLURM_NTASKS", "SLURM_NPROCS"'),
 }
 
 

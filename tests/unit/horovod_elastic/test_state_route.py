@@ -117,6 +117,15 @@ def test_where_rank_0_is_new_all_take_over_its_state() -> None:
     assert decide([new(), stays()]) == Route(0)
 
 
+def test_where_any_worker_can_be_the_root_it_is_the_one_with_the_most_commits() -> None:
+    assert decide([back(7), back(8), new()], any_root=True) == Route(8, root=1)
+    assert decide([new(), back(7), back(7)], any_root=True) == Route(7, root=1)
+
+
+def test_then_a_newcomer_of_rank_0_is_given_the_state_by_one_that_stays() -> None:
+    assert decide([new(), stays(), stays()], any_root=True).givers == {0: 1}
+
+
 def test_one_that_cannot_hand_over_makes_all_take_over_rank_0s() -> None:
     unable = Member(Origin.STAYS, 7, 0, can_hand_over=False)
     assert decide([stays(), unable, new()]) == Route(7)

@@ -45,6 +45,9 @@ class Process:
     batch_done: bool = False
     """Its collectives of the present mini-batch are through, the boundary is not passed."""
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
+    layout: str = ""
+    told_first: bool = False
+    """Whether its script was told rank 0: such scripts take the state from any rank."""
     told: int = 0
     """The last generation whose word is in `inbox`, or was."""
     outbox: deque[Callable[[Membership], list[Command]]] = field(default_factory=deque)
@@ -322,6 +325,8 @@ class World:
             prepared=process.prepared,
             called=part.called,
             going=part.going,
+            layout=process.layout,
+            told_first=process.told_first,
         )
 
     def _as_its_agent_knows(self, worker_id: str) -> WorkerStatus:
@@ -362,7 +367,8 @@ class World:
         process, form = self.processes[worker_id], self.prepared[word.generation]
         assert process.prepared == word.generation, "only what stands can be entered"
         place = next(place for place in form.places if place.worker_id == worker_id)
-        if place.rank == 0:
+        root = next(each.worker_id for each in form.places if self._can_be_root(each.worker_id))
+        if worker_id == root:
             form.commits = process.part.commits
         elif word.at and form.commits >= 0:
             assert process.part.commits == form.commits, "all switch after the same batch"
@@ -370,6 +376,11 @@ class World:
         process.batch_done = False
         form.reached[worker_id] = 0
         self.stand(worker_id)
+
+    def _can_be_root(self, worker_id: str) -> bool:
+        """Horovod's rank 0 gives the state; scripts of torch.distributed take it from any that has it."""
+        process = self.processes[worker_id]
+        return not process.layout or process.part.commits > 0
 
     def _go_back(self, worker_id: str) -> None:
         """A collective failed."""

@@ -130,6 +130,26 @@ def test_variables_are_given_or_taken_from_this_shell(monkeypatch: pytest.Monkey
             yarn_submission.variables_in([text])
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["torchrun", "--nproc-per-node=2", "train.py"], "torchrun"),
+        (["python", "-m", "torch.distributed.run", "train.py"], r"torch\.distributed\.run"),
+        (["accelerate", "launch", "train.py"], "accelerate launch"),
+    ],
+)
+def test_a_launcher_is_refused_by_name(command: list[str], name: str) -> None:
+    """Each worker would start workers."""
+
+    def options_of(command: list[str]) -> JobOptions:
+        shape = Resources(0, 1, 512)
+        return yarn_submission.options_of("", 2, shape, command, "", "", fungible=False, heterogeneous=False)
+
+    with pytest.raises(ValueError, match=name):
+        options_of(command)
+    assert options_of(["python", "train.py"]).command == ("python", "train.py")
+
+
 def test_the_applicationmaster_reads_the_options_as_the_user_gave_them() -> None:
     options = JobOptions(
         2,

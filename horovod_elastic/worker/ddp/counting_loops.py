@@ -1,0 +1,151 @@
+"""`range` and `enumerate` of a newcomer's script, which go on with the others' numbers once it has joined.
+
+A newcomer's loop has counted its practice. Its variable gets the others' value (script_variables.py), but the
+iterator of a `for` would go on counting from its own. So a newcomer's module gets iterators that can be set.
+Only loops of the form `for NAME in range(...)` and `for NAME, ... in enumerate(...)` are concerned, in
+modules whose functions were running when the script called init_process_group or made a DataLoader.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from horovod_elastic.worker.ddp.script_variables import is_of_script
+
+Taken = Mapping[tuple[FrameType, str], Any]
+"""The values that variables have got, by frame and name."""
+_REPLACED = "range", "enumerate"
+
+
+class CountingLoops:
+    """The loops of this process that count."""
+
+    def __init__(self) -> None:
+        self._live: weakref.WeakSet[_Counting] = weakref.WeakSet()
+        self._modules: list[dict[str, Any]] = []
+
+    def watch(self) -> None:
+        """Replace the builtins in the modules of the functions that run now."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            space = frame.f_globals
+            if is_of_script(frame.f_code.co_filename) and all(space is not each for each in self._modules):
+                self._modules.append(space)
+                for name in _REPLACED:
+                    space.setdefault(name, getattr(self, f"_{name}"))
+            frame = frame.f_back
+
+    def go_on(self, taken: Taken, given: int) -> None:
+        """Have the loops go on from the values that variables have got; end the watch.
+
+        `given`: the batches of the epoch that the others have had.
+        """
+        for loop in list(self._live):
+            loop.go_on(taken, given)
+        for space in self._modules:
+            for name in _REPLACED:
+                if space.get(name) == getattr(self, f"_{name}"):
+                    del space[name]
+        self._modules.clear()
+
+    def batch_loop_begins(self) -> None:
+        """Note that an iteration over the training loader begins."""
+        for loop in self._live:
+            loop.iterations += 1
+
+    def _range(self, *args: Any) -> Any:
+        whole = builtins.range(*args)
+        if torch.compiler.is_compiling():
+            return whole
+        frame = sys._getframe(1)
+        name = _variable_of_for(frame)
+        return whole if name is None else _CountingRange(self._live, whole, frame, name)
+
+    def _enumerate(self, iterable: Any, start: int = 0) -> Any:
+        if torch.compiler.is_compiling() or isinstance(iterable, list | tuple | str | dict):
+            return builtins.enumerate(iterable, start)
+        frame = sys._getframe(1)
+        return _CountingEnumerate(self._live, iterable, start, frame, _variable_of_for(frame) or "")
+
+
+class _Counting:
+    """A loop's iterator. `iterations`: over the training loader, that have begun since this loop began."""
+
+    def __init__(self, live: weakref.WeakSet[_Counting], frame: FrameType, name: str) -> None:
+        self._frame = frame
+        self._name = name
+        self.iterations = 0
+        live.add(self)
+
+    def go_on(self, taken: Taken, given: int) -> None:
+        raise NotImplementedError
+
+
+class _CountingRange(_Counting):
+    def __init__(self, live: weakref.WeakSet[_Counting], whole: range, frame: FrameType, name: str) -> None:
+        super().__init__(live, frame, name)
+        self._whole = whole
+        self._index = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self._index >= len(self._whole):
+            raise StopIteration
+        self._index += 1
+        return self._whole[self._index - 1]
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def go_on(self, taken: Taken, given: int) -> None:
+        value = taken.get((self._frame, self._name))
+        if isinstance(value, int) and value in self._whole:
+            self._index = self._whole.index(value) + 1
+
+
+class _CountingEnumerate(_Counting):
+    def __init__(
+        self, live: weakref.WeakSet[_Counting], iterable: Any, start: int, frame: FrameType, name: str
+    ) -> None:
+        super().__init__(live, frame, name)
+        self._inner = iter(iterable)
+        self._start = start
+        self._number = start
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        item = next(self._inner)
+        number = self._number
+        self._number = number + 1
+        return number, item
+
+    def go_on(self, taken: Taken, given: int) -> None:
+        value = taken.get((self._frame, self._name))
+        if self.iterations <= 1:  # this loop began with the epoch
+            self._number = self._start + given
+        elif isinstance(value, int):
+            self._number = value + 1
+
+
+def _variable_of_for(frame: FrameType) -> str | None:
+    """The variable of the `for` whose iterable is the call that `frame` makes now, or None."""
+    later = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
+    told = (step for step in later if step.opname not in ("CACHE", "EXTENDED_ARG"))
+    names = list(itertools.islice(told, 4))
+    if len(names) < 3 or names[0].opname != "GET_ITER" or names[1].opname != "FOR_ITER":
+        return None
+    stored = names[3] if names[2].opname == "UNPACK_SEQUENCE" and len(names) > 3 else names[2]
+    return str(stored.argval) if stored.opname.startswith("STORE_") else None

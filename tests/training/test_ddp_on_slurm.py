@@ -1,0 +1,49 @@
+"""A DDP script in a real Slurm job: it grows into idle GPUs, and makes room for a rigid job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from elastic_jobs import SCRIPTS, Submit
+
+from flexo_lab import Lab
+
+pytestmark = pytest.mark.slow
+
+
+def launch(script: str, *arguments: str) -> str:
+    """As a user would start it, in the job's folder."""
+    flexo = Path(sys.executable).parent / "flexo"
+    command = [str(flexo), "run", sys.executable, str(SCRIPTS / script), *arguments]
+    return f"{shlex.join(command)} --log-dir $PWD/logs"
+
+
+def test_it_grows_and_makes_room(submit: Submit, alone: Lab) -> None:
+    run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1")
+    job = submit("plain_ddp.py", elastic="1-4", launch=run)
+    job.wait_until(
+        "four workers", lambda: 4 in {each["size"] for each in job.events("step") if each["world"]}
+    )
+    grown = max(each["time"] for each in job.events("step"))
+    needs_some = ["sbatch", "--parsable", "--wait", "-N", "2", "-n", "2", "--gpus-per-node=4"]
+    alone.run([*needs_some, "--output=/dev/null", "--wrap", "sleep 1"])
+    shrunk = [each for each in job.events("step") if each["time"] > grown and each["world"]]
+    assert min(each["size"] for each in shrunk) < 4
+    why = alone.run(["flexo", "why", str(job.job_id)]).stdout
+    assert str(job.job_id) in why
+    job.cancel()
+
+
+def test_what_keeps_it_at_its_size_is_named(submit: Submit, alone: Lab) -> None:
+    job = submit("keeps_its_size.py", elastic="1-4", launch=launch("keeps_its_size.py"))
+    job.wait_until("the line", lambda: "keeps its size" in job.output())
+
+    def why() -> str:
+        return str(alone.run(["flexo", "why", str(job.job_id)]).stdout)
+
+    job.wait_until("flexo why", lambda: "new_group" in why())
+    assert "keeps_its_size.py:" in why()
+    job.cancel()

@@ -1,0 +1,82 @@
+"""How an epoch's samples are dealt out to workers whose number changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod_elastic.worker.ddp.deal import BatchRule, Deal
+
+workers = st.integers(1, 9)
+deals = st.builds(
+    Deal,
+    samples=st.integers(1, 400),
+    per_worker=st.integers(1, 9),
+    base=workers,
+    drop_last=st.booleans(),
+    rule=st.sampled_from(BatchRule),
+)
+
+
+def an_epoch(deal: Deal, sizes: list[int]) -> list[tuple[int, list[int]]]:
+    """Each step: its workers, and the places in the order that they have used together."""
+    steps, start, turn = [], 0, 0
+    while deal.steps(start, size := sizes[turn % len(sizes)]):
+        places = [place for rank in range(size) for place in deal.share(start, rank, size).places]
+        steps.append((size, places))
+        start, turn = deal.end(start, size), turn + 1
+    return steps
+
+
+@given(deals, st.lists(workers, min_size=1, max_size=6))
+def test_each_sample_is_used_once_however_often_the_workers_change(deal: Deal, sizes: list[int]) -> None:
+    """But for those that fill up the last step, as DistributedSampler does, or that drop_last leaves out."""
+    steps = an_epoch(deal, sizes)
+    used = [place for _, places in steps for place in places]
+    first = sorted(place for place in used if place < deal.samples)
+    assert first == list(range(len(first)))
+    assert len(used) - len(first) < max(sizes)
+    if not deal.drop_last:
+        assert len(first) == deal.samples
+
+
+@given(deals, workers, st.integers(0, 399))
+def test_all_workers_have_equally_many_steps_and_nobody_has_none_in_a_step(
+    deal: Deal, size: int, start: int
+) -> None:
+    if deal.steps(start, size):
+        shares = [len(deal.share(start, rank, size).places) for rank in range(size)]
+        assert min(shares) >= 1
+        assert max(shares) - min(shares) <= 1
+
+
+@given(deals, workers, st.integers(0, 399))
+def test_weights_make_the_mean_over_workers_that_over_samples(deal: Deal, size: int, start: int) -> None:
+    if deal.steps(start, size):
+        shares = [deal.share(start, rank, size) for rank in range(size)]
+        used = sum(len(share.places) for share in shares)
+        for share in shares:
+            of_a_sample = share.weight / size / len(share.places)
+            assert of_a_sample == pytest.approx(1 / used)
+
+
+@given(deals, workers)
+def test_steps_are_as_many_as_are_taken(deal: Deal, size: int) -> None:
+    assert deal.steps(0, size) == len(an_epoch(deal, [size]))
+
+
+def test_the_global_batch_stays_that_of_the_base_by_default() -> None:
+    deal = Deal(samples=1000, per_worker=32, base=2)
+    assert [deal.global_batch(size) for size in (2, 3, 8)] == [64, 64, 64]
+    assert [len(deal.share(0, rank, 3).places) for rank in range(3)] == [22, 21, 21]
+
+
+def test_below_the_base_a_worker_keeps_its_batch() -> None:
+    """More samples might not fit into its memory."""
+    assert Deal(samples=1000, per_worker=32, base=4).global_batch(3) == 96
+
+
+def test_the_global_batch_grows_where_that_is_asked_for() -> None:
+    deal = Deal(samples=1000, per_worker=32, base=2, rule=BatchRule.GROW)
+    assert [deal.global_batch(size) for size in (1, 2, 3)] == [32, 64, 96]
