@@ -72,6 +72,13 @@ def points(samples=2000):
     return TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(samples))
 
 
+def stopped(options):
+    """Whether the test has asked for the end; all ranks hear the same."""
+    asked = torch.tensor(float(Path(options.log_dir, "stop").exists()))
+    dist.all_reduce(asked)
+    return bool(asked)
+
+
 def digest(*models):
     return float(sum(each.detach().double().abs().sum() for model in models for each in model.parameters()))
 
@@ -89,6 +96,8 @@ def accumulate(options, log):
     sampler, loader = divided(8)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         used = []
         for number, (inputs, targets, samples) in enumerate(loader):
@@ -115,6 +124,8 @@ def mixed_precision(options, log):
     sampler, loader = divided(32)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         for inputs, targets, samples in loader:
             optimizer.zero_grad(set_to_none=True)
@@ -141,6 +152,8 @@ def two_models(options, log):
     sampler, loader = divided(32)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         for inputs, _, samples in loader:
             true, false = torch.ones(len(inputs), 1), torch.zeros(len(inputs), 1)
@@ -180,6 +193,8 @@ def validation_first(options, log):
 
     step, best = 0, evaluate()
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         total = 0.0
         for inputs, targets, samples in loader:
@@ -224,6 +239,8 @@ def by_steps(options, log):
             workers = torch.ones(1)
             dist.all_reduce(workers)
             log.tell("check", step=step, workers=float(workers))
+            if stopped(options):
+                break
         time.sleep(options.sleep)
 
 
@@ -256,9 +273,9 @@ def no_loader(options, log):
             workers = torch.ones(1)
             dist.all_reduce(workers)
             log.tell("check", step=number, workers=float(workers))
+            if stopped(options):
+                break
         number += 1
-        if number > options.epochs * 32:
-            break
         time.sleep(options.sleep)
 
 
@@ -270,6 +287,8 @@ def compiled(options, log):
     sampler, loader = divided(32, drop_last=True)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         for inputs, targets, samples in loader:
             optimizer.zero_grad()
@@ -287,6 +306,8 @@ def unused(options, log):
     sampler, loader = divided(32)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         sampler.set_epoch(epoch)
         for inputs, targets, samples in loader:
             optimizer.zero_grad()
@@ -307,6 +328,8 @@ def undivided(options, log):
     loader = DataLoader(points(), batch_size=64, shuffle=True)
     steps = 0
     for epoch in range(options.epochs):
+        if stopped(options):
+            break
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
             loss = cross_entropy(model(inputs), targets)
@@ -324,7 +347,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--idiom", required=True)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--sleep", type=float, default=0.03)
     options = parser.parse_args()
     dist.init_process_group("gloo")

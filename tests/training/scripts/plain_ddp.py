@@ -37,7 +37,7 @@ def world():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
@@ -82,9 +82,13 @@ def main():
             for inputs, targets, _ in check:
                 right += torch.tensor([int((model(inputs).argmax(1) == targets).sum()), len(targets)])
             dist.all_reduce(right)
+            stop = torch.tensor(float(Path(options.log_dir, "stop").exists()))
+            dist.all_reduce(stop)
         tell("epoch", epoch=epoch, accuracy=right[0].item() / right[1].item())
         if rank == 0:
             torch.save(model.module.state_dict(), f"{options.log_dir}/model.pt")
+        if stop:
+            break
     tell("end")
     dist.destroy_process_group()
 
