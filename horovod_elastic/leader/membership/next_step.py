@@ -66,7 +66,7 @@ def resized(roster: Roster, job: JobState) -> Selection | None:
         staying = members
     if len(staying) == len(members) and not joining:
         return None
-    return Selection(roster.in_order(staying, joining, alike=True), members)
+    return Selection(roster.in_order(staying, joining), members)
 
 
 def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:

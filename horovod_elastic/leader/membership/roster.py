@@ -247,15 +247,13 @@ class Roster:
         tells = any(each.layout for each in self.members())  # scripts that take the state from any rank
         return tells and self.agent_of(worker).base and not any(each.told_first for each in self.alive())
 
-    def in_order(self, staying: list[Worker], joining: list[Worker], *, alike: bool = False) -> list[Worker]:
+    def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
         """The workers by rank. The worker with the most commits comes first: all others take over its state.
-
-        `alike`: all `staying` will have the same state then, whatever they have reported by now.
 
         A worker whose script was told rank 0 comes before it: such scripts take the state from any rank. An
         agent's workers stand together, by slot. Those of the first worker's agent come before all others.
         """
-        first = min(staying, key=lambda each: (0 if alike else -each.commits, each.rank), default=None)
+        first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
         first = next((worker for worker in (*staying, *joining) if worker.told_first), first)
         agents = [*self._base_agents, *self.agents]
 

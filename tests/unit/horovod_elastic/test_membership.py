@@ -160,17 +160,6 @@ def test_who_has_committed_most_becomes_rank_0() -> None:
     check_places(form.places)
 
 
-def test_rank_0_stays_rank_0_in_a_planned_change_whoever_has_reported_last() -> None:
-    world = training_world({"b1": 2})
-    world.join("s1", 1)
-    world.step("w2")
-    world.step("w2")
-    world.stand("w2")
-    world.ready("w3")
-    world.commit()
-    assert [place.worker_id for place in world.forms[-1].places] == ["w1", "w2", "w3"]
-
-
 def test_a_worker_that_died_is_started_again_in_its_slot_and_ranks_stay_in_the_cores_order() -> None:
     world = training_world({"b1": 2})
     world.exit("w1", -9)
