@@ -116,10 +116,11 @@ class WorkerMessages:
         worker = self._membership.worker(worker_id)
         if worker is None:
             return
-        if not worker.member:
+        if worker.member:
+            self._told_epochs.pop(worker_id, None)
+            self._epoch = max(self._epoch, epoch)
+        else:
             self._told_epochs.setdefault(worker_id, 0)
-        elif epoch > self._epoch:
-            self._epoch = epoch
         for newcomer, told in self._told_epochs.items():
             if told != self._epoch:
                 self._told_epochs[newcomer] = self._epoch

@@ -45,13 +45,18 @@ class StatePart(Protocol):
         """The part's state: tensors and objects that can be pickled, in dictionaries, lists and tuples."""
 
     def room(self) -> Any:
-        """The memory, in the structure of `own`, into which a giver's tensors are received where they fit."""
+        """The memory, in the structure of `own`, into which a giver's tensors are received where they fit.
+
+        By default there is none: tensors are received into new memory.
+        """
+        return None
 
     def take_over(self, theirs: Any) -> None:
         """Take over the giver's state. Tensors of `room` that fitted are in it, with the giver's values."""
 
     def settle(self) -> None:
-        """Do the work that follows on all ranks, also on the giver."""
+        """Do the work that follows on all ranks, also on the giver; by default there is none."""
+        return None
 
 
 def is_plain(value: Any) -> bool:

@@ -92,7 +92,7 @@ class Captured:
         return bring_back
 
 
-class RandomNumbers:
+class RandomNumbers(StatePart):
     """The generators of Python, NumPy and PyTorch, as a part of the state."""
 
     def own(self) -> Any:
@@ -104,10 +104,6 @@ class RandomNumbers:
             "torch": dict(torchs_own.random_states()),
         }
 
-    def room(self) -> Any:
-        """See StatePart.room."""
-        return None
-
     def take_over(self, theirs: Any) -> None:
         """See StatePart.take_over."""
         random.setstate(theirs["python"])
@@ -116,11 +112,8 @@ class RandomNumbers:
             numpy.random.set_state(theirs["numpy"])
         torchs_own.set_random_states(theirs["torch"])
 
-    def settle(self) -> None:
-        """See StatePart.settle."""
 
-
-class _BufferSync:
+class _BufferSync(StatePart):
     """Whether the next forward pass of a DistributedDataParallel model begins with rank 0's buffers.
 
     It does so after a pass whose gradients were exchanged, and not after one of an evaluation.
@@ -132,18 +125,12 @@ class _BufferSync:
     def own(self) -> Any:
         return [model.require_forward_param_sync for model in self._models]
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         for model, its in zip(self._models, theirs, strict=True):
             model.require_forward_param_sync = its
 
-    def settle(self) -> None:
-        pass
 
-
-class _Stateful:
+class _Stateful(StatePart):
     """A scheduler or a gradient scaler."""
 
     def __init__(self, value: Any) -> None:
@@ -152,14 +139,8 @@ class _Stateful:
     def own(self) -> Any:
         return stateful.capture(self._value)
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         stateful.put_back(self._value, theirs)
-
-    def settle(self) -> None:
-        pass
 
 
 def _living(references: list[weakref.ref[Any]]) -> list[Any]:

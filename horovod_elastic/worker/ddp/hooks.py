@@ -45,11 +45,16 @@ def patch_torch(module: ModuleType) -> None:
         return
     from torch.distributed import distributed_c10d
 
-    for home in (dist, distributed_c10d):
-        for name, hook in (("init_process_group", _init), ("new_group", _new_group)):
-            setattr(home, name, hook(getattr(home, name)))
-        home.destroy_process_group = _destroy(home.destroy_process_group)
-        home.broadcast_object_list = _broadcast_objects(home.broadcast_object_list)
+    hooks = {
+        "init_process_group": _init,
+        "destroy_process_group": _destroy,
+        "new_group": _new_group,
+        "broadcast_object_list": _broadcast_objects,
+    }
+    for name, hook in hooks.items():
+        hooked = hook(getattr(distributed_c10d, name))
+        for home in (dist, distributed_c10d):
+            setattr(home, name, hooked)
     _patch_what_is_made()
 
 
@@ -85,9 +90,6 @@ def _remember(kind: Any, remember: Callable[[Any], None]) -> None:
 
 
 def _init(original: Callable[..., None]) -> Callable[..., None]:
-    if hasattr(original, "_flexo"):
-        return original
-
     @functools.wraps(original)
     def init_process_group(
         backend: str | None = None,
@@ -114,7 +116,6 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
             return original(backend, **common)
         return _init_elastic(original, _default.front.group, backend, common)
 
-    init_process_group._flexo = True  # type: ignore[attr-defined]
     return init_process_group
 
 
@@ -227,9 +228,6 @@ def _backend_asked(backend: str | None) -> str:
 
 
 def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    if hasattr(original, "_flexo"):
-        return original
-
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
         from horovod_elastic.worker.ddp import training_loop
@@ -239,32 +237,23 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
             loop.keep_size(f"dist.new_group() at {training_loop.caller()} makes a group of fixed ranks")
         return original(*args, **kwargs)
 
-    new_group._flexo = True  # type: ignore[attr-defined]
     return new_group
 
 
 def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
-    if hasattr(original, "_flexo"):
-        return original
-
     @functools.wraps(original)
     def broadcast_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
         from horovod_elastic.worker.ddp import training_loop
 
         loop = training_loop.current()
-        if not (
-            loop.runs and loop.group.muted
-        ):  # alone, a worker has its own objects: there is none to unpickle
-            original(object_list, *args, **kwargs)
+        if loop.runs and loop.group.muted:
+            return  # alone, a worker has its own objects: there is none to unpickle
+        original(object_list, *args, **kwargs)
 
-    broadcast_object_list._flexo = True  # type: ignore[attr-defined]
     return broadcast_object_list
 
 
 def _destroy(original: Callable[..., None]) -> Callable[..., None]:
-    if hasattr(original, "_flexo"):
-        return original
-
     @functools.wraps(original)
     def destroy_process_group(group: Any = None) -> None:
         import torch.distributed as dist
@@ -275,5 +264,4 @@ def _destroy(original: Callable[..., None]) -> Callable[..., None]:
             training_loop.current().end()
         original(group)
 
-    destroy_process_group._flexo = True  # type: ignore[attr-defined]
     return destroy_process_group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -81,8 +82,6 @@ def around_every_step(around: Callable[[Any, Callable[..., Any], Closure | None]
     `step()` takes the step, and `step(closure)` does so with another closure. torch.optim wraps the step of
     each class once, for its profiler; so does this.
     """
-    import functools
-
     profiled = torch.optim.Optimizer.profile_hook_step
 
     def wrapped(step: Callable[..., Any]) -> Callable[..., Any]:

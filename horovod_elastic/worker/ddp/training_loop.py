@@ -134,11 +134,6 @@ class TrainingLoop:
         """Whether loaders and optimizers have to do with a job that may be resized."""
         return self._stage is not Stage.IDLE
 
-    @property
-    def takes_effect(self) -> bool:
-        """Whether what the script does now belongs to the training: it is neither practice nor muted."""
-        return self._stage in (Stage.BEGINNING, Stage.TRAINING, Stage.RIGID)
-
     def begin(
         self, session: Session, group: ElasticGroup, *, base: int, rule: BatchRule, rates: RateRule | None
     ) -> None:
@@ -410,9 +405,9 @@ class TrainingLoop:
 
     def _recover(self) -> None:
         """Wait for the generation that replaces the one that broke."""
+        still_new = self.is_new
         self._session.hang_up()
         called = self._session.recover()
-        still_new = self._stage is Stage.CATCHING_UP and self._origin is Origin.NEW
         self._has_entered(Origin.NEW if still_new else Origin.BACK, sync=still_new or called.sync)
 
     def _has_caught_up(self, iteration: Iteration) -> bool:
@@ -499,7 +494,7 @@ class TrainingLoop:
         return self.group.broadcast_from(root, message)
 
 
-class _Position:
+class _Position(StatePart):
     """How many samples of the epoch are used, and its order where newcomers cannot find that themselves."""
 
     def __init__(self, iteration: Iteration | None) -> None:
@@ -511,16 +506,10 @@ class _Position:
             return 0, None
         return self._iteration.start, self._iteration.order_told()
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         self._theirs, order = theirs
         if self._iteration is not None:
             self._iteration.hear_order(order)
-
-    def settle(self) -> None:
-        pass
 
     def start(self) -> int:
         if self._theirs is None:

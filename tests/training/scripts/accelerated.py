@@ -3,21 +3,14 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from generations import world
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
-
-def world():
-    """The generation, for the test that reads this; 0 for practice and steps without effect."""
-    session = sys.modules.get("horovod_elastic.worker.session")
-    loop = sys.modules.get("horovod_elastic.worker.ddp.training_loop")
-    return session.current().generation if session and loop.current().takes_effect else 0
 
 
 class Points(Dataset):

@@ -5,23 +5,16 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from generations import world
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-
-def world():
-    """The generation, for the test that reads this; 0 for practice and steps without effect."""
-    session = sys.modules.get("horovod_elastic.worker.session")
-    loop = sys.modules.get("horovod_elastic.worker.ddp.training_loop")
-    return session.current().generation if session and loop.current().takes_effect else 0
 
 
 class Log:

@@ -3,11 +3,11 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
+from generations import world
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -17,13 +17,6 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-
-
-def world():
-    """The generation, for the test that reads this; 0 for practice and steps without effect."""
-    session = sys.modules.get("horovod_elastic.worker.session")
-    loop = sys.modules.get("horovod_elastic.worker.ddp.training_loop")
-    return session.current().generation if session and loop.current().takes_effect else 0
 
 
 class Sentences(Dataset):

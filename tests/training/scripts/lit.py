@@ -3,11 +3,11 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
+from generations import world
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -17,13 +17,6 @@ if os.environ.get("LIGHTNING") == "pytorch_lightning":
 else:
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-
-
-def world():
-    """The generation, for the test that reads this; 0 for practice and steps without effect."""
-    session = sys.modules.get("horovod_elastic.worker.session")
-    loop = sys.modules.get("horovod_elastic.worker.ddp.training_loop")
-    return session.current().generation if session and loop.current().takes_effect else 0
 
 
 class Points(Dataset):

@@ -3,12 +3,12 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from generations import world
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -25,13 +25,6 @@ class Points(Dataset):
 
     def __getitem__(self, number):
         return self.inputs[number], self.targets[number], number
-
-
-def world():
-    """The generation, for the test that reads this; 0 for practice and steps without effect."""
-    session = sys.modules.get("horovod_elastic.worker.session")
-    loop = sys.modules.get("horovod_elastic.worker.ddp.training_loop")
-    return session.current().generation if session and loop.current().takes_effect else 0
 
 
 def main():

@@ -21,6 +21,7 @@ from horovod_elastic.worker.ddp import training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Source
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+from horovod_elastic.worker.state_messages import StatePart
 
 # --- the number of processes ----------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ def _begin_step(reference: weakref.ref[Any]) -> None:
         accelerator.step -= accelerator.step % max(1, accelerator.gradient_accumulation_steps)
 
 
-class _Accumulation:
+class _Accumulation(StatePart):
     """How many batches an Accelerator has accumulated, as a part of the state."""
 
     def __init__(self, accelerator: weakref.ref[Any]) -> None:
@@ -118,15 +119,9 @@ class _Accumulation:
     def own(self) -> Any:
         return getattr(self._accelerator(), "step", 0)
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         if (accelerator := self._accelerator()) is not None:
             accelerator.step = theirs
-
-    def settle(self) -> None:
-        pass
 
 
 # --- loaders --------------------------------------------------------------------------------------------
@@ -265,7 +260,7 @@ def _order(sampler: Any) -> list[int]:
     return order
 
 
-class _Sampler:
+class _Sampler(StatePart):
     """What the orders of the coming epochs depend on, as a part of the state."""
 
     def __init__(self, sampler: Any) -> None:
@@ -276,9 +271,6 @@ class _Sampler:
         state = generator.get_state() if isinstance(generator, torch.Generator) else None
         return state, getattr(self._sampler, "initial_seed", None)
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         state, seed = theirs
         generator = getattr(self._sampler, "generator", None)
@@ -286,6 +278,3 @@ class _Sampler:
             generator.set_state(state)
         if seed is not None:
             self._sampler.initial_seed = seed
-
-    def settle(self) -> None:
-        pass

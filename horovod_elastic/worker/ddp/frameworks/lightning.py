@@ -17,6 +17,7 @@ import torch
 from horovod_elastic.worker.ddp import training_loop
 from horovod_elastic.worker.ddp.hooks import BASE, ELASTIC
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+from horovod_elastic.worker.state_messages import StatePart
 
 _HEARD_BY_NEWCOMERS = (
     *("setup", "teardown", "on_fit_start", "on_fit_end", "on_train_start", "on_train_end"),
@@ -118,7 +119,7 @@ def _take_place(reference: weakref.ref[Any], loop: TrainingLoop) -> None:
         fit_loop.trainer.strategy.set_world_ranks()
 
 
-class _LoopPart:
+class _LoopPart(StatePart):
     """The counters of Lightning's loops, and the state of its callbacks, as a part of the state."""
 
     def __init__(self, fit_loop: weakref.ref[Any]) -> None:
@@ -131,9 +132,6 @@ class _LoopPart:
         trainer = fit_loop.trainer
         callbacks = [each.state_dict() for each in trainer.callbacks]
         return fit_loop.state_dict(), fit_loop._data_fetcher.fetched, callbacks, trainer.should_stop
-
-    def room(self) -> Any:
-        return None
 
     def take_over(self, theirs: Any) -> None:
         fit_loop = self._fit_loop()
@@ -149,6 +147,3 @@ class _LoopPart:
             if state:
                 callback.load_state_dict(state)
         fit_loop.trainer.should_stop = should_stop
-
-    def settle(self) -> None:
-        pass

@@ -18,6 +18,7 @@ import torch
 
 from horovod_elastic.worker.ddp import training_loop
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+from horovod_elastic.worker.state_messages import StatePart
 
 _OF_THIS_PROCESS = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
 """Fields of TrainerState that are not handed over."""
@@ -145,7 +146,7 @@ class _Losses:
         return maybe_log_save_evaluate
 
 
-class _TrainerPart:
+class _TrainerPart(StatePart):
     """A Trainer's counters and those of its callbacks, as a part of the state."""
 
     def __init__(self, trainer: weakref.ref[Any], losses: _Losses) -> None:
@@ -162,9 +163,6 @@ class _TrainerPart:
         callbacks = [each.state()["attributes"] for each in _exportable(trainer)]
         return state, counters, callbacks, None if self._losses.sum is None else self._losses.sum.clone()
 
-    def room(self) -> Any:
-        return None
-
     def take_over(self, theirs: Any) -> None:
         trainer = self._trainer()
         if trainer is None or theirs is None:
@@ -179,9 +177,6 @@ class _TrainerPart:
                 setattr(callback, name, value)
         if losses is not None and self._losses.sum is not None:
             self._losses.sum.detach().copy_(losses)
-
-    def settle(self) -> None:
-        pass
 
 
 def _exportable(trainer: Any) -> list[Any]:
