@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -18,6 +18,7 @@ readonly PYTHON=$VENV/bin/python
 readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
+readonly TORCH_MATRIX=$VENV/torch-matrix # what the scripts of make test-torch-matrix import
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
@@ -398,7 +399,7 @@ step_native() {
   horovod_wheel native native "$name" install_native "Horovod's native library, built once (takes minutes)"
 }
 
-# --- torchft -----------------------------------------------------------------------------------------------------
+# --- what one target needs, beside .venv -------------------------------------------------------------------------
 
 packages_of_torchft() {
   "$PYTHON" -c 'import tomllib
@@ -406,26 +407,34 @@ extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-depende
 print(*extras["bench-torch"], sep="\n")'
 }
 
-# Without dependencies: the extra names all but PyTorch, which .venv has.
-install_torchft() {
+packages_of_torch_matrix() { cat tests/torch_matrix/requirements.txt; }
+
+# Without dependencies: all but PyTorch, which .venv has, are named.
+install_beside() {
+  local folder=$1 packages=$2 module=$3
   tell_uv
-  rm -rf "$TORCHFT"
-  packages_of_torchft | "$UV" pip install --python "$PYTHON" --no-deps --target "$TORCHFT" --requirements -
-  PYTHONPATH=$TORCHFT "$PYTHON" -c 'import torchft'
+  rm -rf "$folder"
+  "$packages" | "$UV" pip install --python "$PYTHON" --no-deps --target "$folder" --requirements -
+  PYTHONPATH=$folder "$PYTHON" -c "import $module"
 }
 
-step_torchft() {
-  local key
-  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(torchft); return; }
-  key=$(packages_of_torchft | cat - "$STAMPS/training" | hash_of_input)
-  stamped torchft "$key" && return
-  run_logged torchft install_torchft
+# beside NAME FOLDER PACKAGES MODULE TARGET
+beside() {
+  local name=$1 key
+  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=("$name"); return; }
+  key=$("$3" | cat - "$STAMPS/training" | hash_of_input)
+  stamped "$name" "$key" && return
+  run_logged "$name" install_beside "$2" "$3" "$4"
   if [[ $ok ]]; then
-    stamp torchft "$key"
+    stamp "$name" "$key"
   else
-    missing torchft 'torchft could not be installed: make bench-torch does not work.'
+    missing "$name" "$name could not be installed: make $5 does not work."
   fi
 }
+
+step_torchft() { beside torchft "$TORCHFT" packages_of_torchft torchft bench-torch; }
+
+step_torch-matrix() { beside torch-matrix "$TORCH_MATRIX" packages_of_torch_matrix trl test-torch-matrix; }
 
 # --- code generated from protos/ ---------------------------------------------------------------------------------
 
@@ -514,7 +523,8 @@ plan_for() {
       ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET], not '$1'" 2 ;;
+    torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 
