@@ -27,6 +27,8 @@ class Script:
     """Where in the source the script looks for its data; "" if that is the folder in which it runs."""
     epochs: int = 0
     """How often each sample is used; 0 if samples cannot be recognised in what the model is given."""
+    keeps_size: str = ""
+    """A part of the reason that flexo gives, if the script cannot be elastic."""
     arguments: str = ""
     environment: tuple[str, ...] = ()
     """ "NAME=VALUE" """

@@ -36,6 +36,8 @@ class Finding:
     elastic_loss: float
     samples: Samples | None
     """None if they cannot be recognised."""
+    keeps_size: str
+    """Why it is not elastic; "" if it is."""
 
 
 @pytest.mark.timeout(3600)
@@ -59,8 +61,9 @@ def test_it_is_elastic(script: catalogue.Script, request: pytest.FixtureRequest)
     lowest, highest = prediction_interval(losses)
     samples = compare(fixed, run.steps, run.killed) if script.epochs else None
     finding = Finding(
-        script.name, run.resizes, len(run.steps), losses, lowest, highest, final_loss(run.steps), samples
-    )
+        script.name, run.resizes, len(run.steps), losses, lowest, highest, final_loss(run.steps), samples,
+        script.keeps_size,
+    )  # fmt: skip
     (BUILD / f"{script.name}.json").write_text(json.dumps(asdict(finding), indent=1))
     assert lowest <= finding.elastic_loss <= highest
     if samples:

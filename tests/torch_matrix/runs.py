@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,28 +121,48 @@ class ElasticRun:
 
 
 def elastic(script: Script, place: Place, changes: int) -> ElasticRun:
-    """A run that grows and shrinks `changes` times and loses a worker. Raises AssertionError if it fails."""
+    """A run that grows and shrinks `changes` times and loses a worker. Raises AssertionError if it fails.
+
+    A script that keeps its size gets one satellite, says why it does not grow, and trains to its end.
+    """
     (place.log / "pace").write_text(str(PACE_S))
-    variables = place.variables(script, 0)
-    job_folder = place.work.parent / "job"
-    shutil.rmtree(job_folder)
-    with job_of(job_folder, place.command(script), work=place.work, **variables) as job:
-        shutil.rmtree(job_folder / "logs")
-        (job_folder / "logs").symlink_to(place.log)
+    with _job(script, place) as job:
         _train_at(job, place.log, WORKERS)
         killed = 0
-        for change in range(changes):
-            job.start(f"n{change}", 1)
-            _train_at(job, place.log, WORKERS + 1)
-            if change == changes // 2:
-                killed = _kill_one(job, place.log)
-            job.send_away(f"n{change}")
-            _train_at(job, place.log, WORKERS)
+        if script.keeps_size:
+            job.start("n0", 1)
+            job.wait_until("the reason", lambda: f"keeps its size: {script.keeps_size}" in job.output())
+        else:
+            killed = _go_through(job, place.log, changes)
         (place.log / "pace").unlink()
         code = job.wait(BOUND_S)
         assert code == 0, job.output()[-6000:]
     steps = steps_in(place.log)
     return ElasticRun(steps, killed, len({each.world for each in steps}) - 1)
+
+
+@contextlib.contextmanager
+def _job(script: Script, place: Place) -> Iterator[LocalJob]:
+    folder = place.work.parent / "job"
+    shutil.rmtree(folder)
+    variables = place.variables(script, 0)
+    with job_of(folder, place.command(script), work=place.work, **variables) as job:
+        shutil.rmtree(folder / "logs")
+        (folder / "logs").symlink_to(place.log)
+        yield job
+
+
+def _go_through(job: LocalJob, log: Path, changes: int) -> int:
+    """Grow and shrink `changes` times, and lose a worker half-way; its process id."""
+    killed = 0
+    for change in range(changes):
+        job.start(f"n{change}", 1)
+        _train_at(job, log, WORKERS + 1)
+        if change == changes // 2:
+            killed = _kill_one(job, log)
+        job.send_away(f"n{change}")
+        _train_at(job, log, WORKERS)
+    return killed
 
 
 def _train_at(job: LocalJob, log: Path, size: int, after: int = 0) -> int:

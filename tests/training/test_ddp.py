@@ -37,7 +37,7 @@ def steps_that_count(job: LocalJob) -> list[dict[str, Any]]:
     return [event for event in job.events("step") if event["world"]]
 
 
-def check(job: LocalJob, killed: int = 0) -> None:
+def check(job: LocalJob, killed: int = 0, samples: int = SAMPLES) -> None:
     """Each sample once an epoch (DistributedSampler fills the last batch up); all replicas alike.
 
     A worker that was `killed` (its pid) may have had no time to log a step that the others did take.
@@ -50,9 +50,9 @@ def check(job: LocalJob, killed: int = 0) -> None:
     )
     for epoch in range(epochs):
         used = Counter(number for each in steps if each["epoch"] == epoch for number in each["numbers"])
-        missing = SAMPLES - len(used)
+        missing = samples - len(used)
         assert missing == 0 or (unlogged and unlogged[0]["epoch"] == epoch and missing <= 22)
-        assert sum(used.values()) - SAMPLES <= 8
+        assert sum(used.values()) - samples <= 8
     alike = defaultdict(set)
     for each in steps:
         alike[each["taken"]].add((each["digest"], each["rate"]))
@@ -97,6 +97,37 @@ def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
         assert job.wait() == 0, job.output()
         check(job, killed=pids[victim])
         assert (tmp_path / "job" / "logs" / "model.pt").stat().st_mtime > at, "rank 0 has a successor"
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("local-steps", "gradients that are not averaged"),
+        ("hook", "unlike_replicas.py:21 has a state (PowerSGDState)"),
+    ],
+)
+def test_a_script_whose_replicas_may_differ_keeps_its_size(tmp_path: Path, how: str, why: str) -> None:
+    with local_job(tmp_path / "job", HERE / "scripts" / "unlike_replicas.py", "--how", how) as job:
+        job.wait_until("the reason", lambda: "this job keeps its size: " in job.output())
+        assert why in job.output()
+        job.stop()
+        assert job.wait() == 0, job.output()
+
+
+def test_a_script_that_resumes_from_its_own_checkpoint_grows(tmp_path: Path) -> None:
+    """Newcomers load the checkpoint too, and count their epochs from another one than the founders did."""
+    with local_job(tmp_path / "job", SCRIPT, "--resume", "--samples", "1000", "--epochs", "400") as job:
+        job.wait_until("some epochs", lambda: any(each["epoch"] == 9 for each in job.events("step")))
+        job.start("n1", 1)
+        train_at(job, 3)
+        job.send_away("n1")
+        train_at(job, 2)
+        job.start("n2", 1)
+        train_at(job, 3)
+        job.stop()
+        assert job.wait() == 0, job.output()
+        check(job, samples=1000)
+        assert max(each["loaded"] for each in job.events("began")) > 8
 
 
 # --- the ways in which people write it ---------------------------------------------------------------------

@@ -31,10 +31,13 @@ class CountingLoops:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[_Counting] = weakref.WeakSet()
+        self.practises = False
+        """Whether this is a newcomer that has not joined yet."""
         self._modules: list[dict[str, Any]] = []
 
     def watch(self) -> None:
         """Replace the builtins in the modules of the functions that run now."""
+        self.practises = True
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             space = frame.f_globals
@@ -49,6 +52,7 @@ class CountingLoops:
 
         `given`: the batches of the epoch that the others have had.
         """
+        self.practises = False
         for loop in list(self._live):
             loop.go_on(taken, given)
         for space in self._modules:
@@ -62,37 +66,42 @@ class CountingLoops:
         for loop in self._live:
             loop.iterations += 1
 
+    def began(self, loop: _Counting) -> None:
+        """Remember a loop while it runs."""
+        self._live.add(loop)
+
     def _range(self, *args: Any) -> Any:
         whole = builtins.range(*args)
         if torch.compiler.is_compiling():
             return whole
         frame = sys._getframe(1)
         name = _variable_of_for(frame)
-        return whole if name is None else _CountingRange(self._live, whole, frame, name)
+        return whole if name is None else _CountingRange(self, whole, frame, name)
 
     def _enumerate(self, iterable: Any, start: int = 0) -> Any:
         if torch.compiler.is_compiling() or isinstance(iterable, list | tuple | str | dict):
             return builtins.enumerate(iterable, start)
         frame = sys._getframe(1)
-        return _CountingEnumerate(self._live, iterable, start, frame, _variable_of_for(frame) or "")
+        return _CountingEnumerate(self, iterable, start, frame, _variable_of_for(frame) or "")
 
 
 class _Counting:
     """A loop's iterator. `iterations`: over the training loader, that have begun since this loop began."""
 
-    def __init__(self, live: weakref.WeakSet[_Counting], frame: FrameType, name: str) -> None:
+    def __init__(self, loops: CountingLoops, frame: FrameType, name: str) -> None:
+        self._loops = loops
         self._frame = frame
         self._name = name
         self.iterations = 0
-        live.add(self)
+        loops.began(self)
 
     def go_on(self, taken: Taken, given: int) -> None:
         raise NotImplementedError
 
 
 class _CountingRange(_Counting):
-    def __init__(self, live: weakref.WeakSet[_Counting], whole: range, frame: FrameType, name: str) -> None:
-        super().__init__(live, frame, name)
+    def __init__(self, loops: CountingLoops, whole: range, frame: FrameType, name: str) -> None:
+        super().__init__(loops, frame, name)
         self._whole = whole
         self._index = 0
 
@@ -100,10 +109,14 @@ class _CountingRange(_Counting):
         return self
 
     def __next__(self) -> int:
-        if self._index >= len(self._whole):
+        if self._index >= len(self._whole) and not self._lasts():
             raise StopIteration
-        self._index += 1
+        self._index = min(self._index + 1, len(self._whole))
         return self._whole[self._index - 1]
+
+    def _lasts(self) -> bool:
+        """Whether a loop over epochs goes on in practice: a script that resumes has fewer than the others."""
+        return self._loops.practises and 0 < len(self._whole) <= self.iterations
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -115,10 +128,8 @@ class _CountingRange(_Counting):
 
 
 class _CountingEnumerate(_Counting):
-    def __init__(
-        self, live: weakref.WeakSet[_Counting], iterable: Any, start: int, frame: FrameType, name: str
-    ) -> None:
-        super().__init__(live, frame, name)
+    def __init__(self, loops: CountingLoops, iterable: Any, start: int, frame: FrameType, name: str) -> None:
+        super().__init__(loops, frame, name)
         self._inner = iter(iterable)
         self._start = start
         self._number = start

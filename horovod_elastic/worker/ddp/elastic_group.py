@@ -41,6 +41,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Whether the script is to hear nothing of a failed collective."""
         self.failure = ""
         """Why a collective has failed; "" if none has since `enter`."""
+        self.reductions = 0
+        """How often gradients were to be averaged."""
         self.weight = 1.0
         """The factor for this worker's gradients (deal.Share.weight)."""
 
@@ -318,6 +320,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _reduce_gradients(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody."""
+        self.reductions += 1
         if self.muted or self._inside is None:
             return _Done(tensors)
         if self.weight != 1.0 and tensors[0].is_floating_point():

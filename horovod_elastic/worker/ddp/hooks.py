@@ -63,6 +63,7 @@ def _patch_what_is_made() -> None:
     from torch.nn.parallel import distributed
     from torch.optim import swa_utils
     from torch.utils.data import dataloader
+    from torch.utils.data import distributed as samplers
 
     from horovod_elastic.worker.ddp import loaders, torchs_own, training_loop
 
@@ -70,9 +71,18 @@ def _patch_what_is_made() -> None:
     torchs_own.around_every_step(loop.step)
     torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
     loaders.patch_dataloader(dataloader, loop)
+    loaders.patch_sampler(samplers)
     _remember(optim.Optimizer, loop.captured.optimizer)
     _remember(distributed.DistributedDataParallel, loop.captured.model)
     _remember(swa_utils.AveragedModel, loop.captured.averaged)
+    register = distributed.DistributedDataParallel.register_comm_hook
+
+    @functools.wraps(register)
+    def register_comm_hook(self: Any, state: object, hook: Callable[..., Any]) -> None:
+        loop.hook_registered(state)
+        register(self, state, hook)
+
+    distributed.DistributedDataParallel.register_comm_hook = register_comm_hook
 
 
 def _remember(kind: Any, remember: Callable[[Any], None]) -> None:

@@ -21,10 +21,14 @@ import torch
 
 from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.deal import BatchRule, Deal
+from horovod_elastic.worker.state_messages import StatePart
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.training_loop import TrainingLoop
-    from horovod_elastic.worker.state_messages import StatePart
+
+
+MOST_OF_EPOCH = 64
+"""Iterations over a training loader in an epoch, at most: some scripts look at a batch before they train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,9 @@ class Source:
 
     `samples`: of an epoch. `per_worker`: the batch of a worker of the base. `order`: the coming epoch's.
     `epoch`: the coming epoch's number. `in_blocks`: see Deal. `used`: samples that are left out at the
-    beginning, by a script that resumes. `sampler`: what the orders depend on besides the epoch's number, so
-    that newcomers have to be told.
+    beginning, by a script that resumes. `sampler`: what the orders depend on, which newcomers are told. With
+    `draws`, orders are drawn from random numbers, so that newcomers are told the present one, too.
+    `says_epoch`: whether the script itself says which epoch comes.
     """
 
     samples: int
@@ -45,6 +50,8 @@ class Source:
     in_blocks: bool = False
     used: int = 0
     sampler: StatePart | None = None
+    draws: bool = True
+    says_epoch: bool = False
 
 
 SourceOf = Callable[[Any], Source | None]
@@ -63,8 +70,35 @@ def of_distributed_sampler(loader: Any) -> Source | None:
         whole.set_epoch(sampler.epoch)
         return list(whole)
 
-    size = len(sampler.dataset)
-    return Source(size, batches.batch_size, batches.drop_last, order, sampler.epoch)
+    return Source(
+        samples=len(sampler.dataset),
+        per_worker=batches.batch_size,
+        drop_last=batches.drop_last,
+        order=order,
+        epoch=sampler.epoch,
+        sampler=_EpochOf(sampler),
+        draws=False,
+        says_epoch=hasattr(sampler, _SAID),
+    )
+
+
+_SAID = "_flexo_epoch_is_said"
+"""An attribute of samplers whose set_epoch was called."""
+
+
+class _EpochOf(StatePart):
+    """The epoch of a DistributedSampler: a script that resumes may have counted another in its practice."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def own(self) -> Any:
+        """See StatePart.own."""
+        return self._sampler.epoch
+
+    def take_over(self, theirs: Any) -> None:
+        """See StatePart.take_over."""
+        self._sampler.epoch = theirs
 
 
 @dataclass(slots=True)
@@ -86,6 +120,8 @@ class Loader:
         self._sources = sources
         self.iteration: Iteration | None = None
         """The iteration that has begun last."""
+        self._last = -1
+        """Its ordinal."""
         self._loader = weakref.ref(loader)
 
     def source(self) -> Source | None:
@@ -95,13 +131,21 @@ class Loader:
             return None
         return next((found for source_of in self._sources if (found := source_of(loader))), None)
 
-    def epoch(self) -> int:
-        """The epoch that an iteration that begins now is in: as the script has set it, or counted."""
-        if source := self.source():
-            return max(source.epoch, self.history.begun)
-        told = getattr(getattr(self._loader(), "sampler", None), "epoch", 0)
+    def begins(self) -> int:
+        """The ordinal of an iteration that begins now: larger than those before, and alike on all workers.
+
+        A worker that resumes from a checkpoint has begun fewer iterations than the others. So where a script
+        says its epochs, they count; MOST_OF_EPOCH is for the iterations between two of them.
+        """
         begun = self.history.begun
-        return max(int(told), begun) if isinstance(told, int) else begun
+        self.history.begun += 1
+        if source := self.source():
+            ordinal = MOST_OF_EPOCH * source.epoch if source.says_epoch else max(source.epoch, begun)
+        else:
+            told = getattr(getattr(self._loader(), "sampler", None), "epoch", 0)
+            ordinal = max(int(told), begun) if isinstance(told, int) else begun
+        self._last = max(self._last + 1, ordinal)
+        return self._last
 
 
 def deal_of(source: Source, base: int, rule: BatchRule) -> Deal:
@@ -114,7 +158,8 @@ class Iteration:
 
     def __init__(self, known: Loader, loader: Any, begin: Any, loop: TrainingLoop) -> None:
         self.known = known
-        self.epoch = 0
+        self.ordinal = 0
+        """Its place among the iterations over this loader (Loader.begins)."""
         self.given = 0
         """How many batches the script has been given."""
         self.over = False
@@ -127,7 +172,7 @@ class Iteration:
         self._loop = loop
         self._deal: Deal | None = None
         self._order: list[int] = []
-        self._sampler: StatePart | None = None
+        self._source: Source | None = None
         self._is_open = False
         self._inner: Iterator[Any] | None = None
         self.begins = False
@@ -153,15 +198,14 @@ class Iteration:
         if self._is_open:
             return
         self._is_open = True
-        self.epoch = self.known.epoch()
         history = self.known.history
         if history.trains or not history.begun:
             self._loop.counting.batch_loop_begins()
-        history.begun += 1
+        self.ordinal = self.known.begins()
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
             self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
-            self._order, self._sampler = source.order(), source.sampler
+            self._order, self._source = source.order(), source
 
     # --- for the training loop ------------------------------------------------------------------------------
 
@@ -229,16 +273,18 @@ class Iteration:
         return self.next()
 
     def order_told(self) -> Any:
-        """The epoch's order, and what that of the next ones depends on, for workers that cannot make it."""
-        if self._sampler is None:
+        """What the epoch's order and those of the next ones depend on, for workers that cannot know it."""
+        if self._source is None or self._source.sampler is None:
             return None
-        return torch.tensor(self._order, dtype=torch.int64), self._sampler.own()
+        order = torch.tensor(self._order if self._source.draws else [], dtype=torch.int64)
+        return order, self._source.sampler.own()
 
     def hear_order(self, told: Any) -> None:
         """Take over what another worker's `order_told` has returned."""
-        if self._sampler is not None and told is not None:
-            self._order = told[0].tolist()
-            self._sampler.take_over(told[1])
+        if told is None or self._source is None or self._source.sampler is None:
+            return
+        self._source.sampler.take_over(told[1])
+        self._order = told[0].tolist() if self._source.draws else self._source.order()
 
     def real_samples(self) -> int:
         """How many different samples all workers together have in their present batches."""
@@ -335,6 +381,18 @@ class Loaders:
         size = loop.group.size() if known.history.begun and not loop.is_new else loop.base
         rule = loop.rule_for(known)
         return _Dealt(deal_of(source, loop.base, rule), [], source.used, 0, size)
+
+
+def patch_sampler(module: ModuleType) -> None:
+    """Hook torch.utils.data.distributed.DistributedSampler, to know whether the script says its epochs."""
+    original = module.DistributedSampler.set_epoch
+
+    @functools.wraps(original)
+    def set_epoch(self: Any, epoch: int) -> None:
+        setattr(self, _SAID, True)
+        original(self, epoch)
+
+    module.DistributedSampler.set_epoch = set_epoch
 
 
 def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:

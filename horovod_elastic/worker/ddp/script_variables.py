@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import inspect
 import sys
 import sysconfig
 from collections import OrderedDict, deque
@@ -144,6 +145,29 @@ def _frames() -> list[FrameType]:
 def _where(frames: list[FrameType]) -> list[tuple[str, int]]:
     """The script's place: its functions and their lines."""
     return [(frame.f_code.co_name, frame.f_lineno) for frame in frames]
+
+
+_KNOWN = "torch", "horovod_elastic", "accelerate", "transformers", "lightning", "pytorch_lightning", "tqdm"
+"""Packages whose loops over batches may stand between flexo and the script's function."""
+
+
+def unknown_trainer() -> str:
+    """The installed package that runs the training loop, if flexo does not know it; "" if the script does.
+
+    What such a package counts is not handed over, so a newcomer might take other branches than the others.
+    Generators and iterators only pass batches on.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_of_script(frame.f_code.co_filename):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        passes_on = frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name in (
+            "__next__",
+            "__iter__",
+        )
+        if not passes_on and package not in _KNOWN and package not in sys.stdlib_module_names:
+            return package
+        frame = frame.f_back
+    return ""
 
 
 @functools.cache

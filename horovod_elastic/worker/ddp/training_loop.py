@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from horovod_elastic.trace import say
 from horovod_elastic.worker import left_out, state_messages, state_route
@@ -32,7 +33,11 @@ from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
-from horovod_elastic.worker.ddp.script_variables import ScriptVariables, is_of_script
+from horovod_elastic.worker.ddp.script_variables import (
+    ScriptVariables,
+    is_of_script,
+    unknown_trainer,
+)
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
@@ -46,6 +51,8 @@ its final messages in the second, and tells of them (torchs_own.bucket_layout) i
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 NOWHERE = -1, -1
+OVER = 1 << 40
+"""Stands for the batches of an iteration that is over: the next call is in another one."""
 
 
 class Stage(enum.Enum):
@@ -80,12 +87,14 @@ class TrainingLoop:
         """Calls for a batch after a step, so far; in a script without a DataLoader, ends of steps."""
         self._stepped = False
         """Whether a step was taken since the last boundary."""
+        self._reductions = 0
+        """Of gradients, by the end of the round before."""
         self._last: Iteration | None = None
         """The iteration that has given the last batch, unless it is over."""
         self._last_training: Iteration | None = None
         """The iteration that has given the last training batch."""
         self._position = NOWHERE
-        """The next call for a training batch: its epoch, and the batches of the epoch before it. In a script
+        """The next call for a training batch: its iteration's ordinal, and the batches before it. In a script
         without a DataLoader: 0, and the calls of the first optimizer's step."""
         self._first_optimizer: Any = None
         self._by_steps = False
@@ -172,6 +181,12 @@ class TrainingLoop:
         if self.rule is not BatchRule.KEEP and self.group.rank() == 0:
             say(f"the global batch stays that of the base: {what} counts the steps of an epoch in advance")
         self.rule, self.counts_steps, self._placeholder = BatchRule.KEEP, True, placeholder
+
+    def hook_registered(self, state: Any) -> None:
+        """Note that DistributedDataParallel gets a communication hook with this state, or None."""
+        if state is not None and not isinstance(state, dist.ProcessGroup):
+            what = f"DistributedDataParallel's communication hook at {caller()}"
+            self.keep_size(f"{what} has a state ({type(state).__name__}), which flexo does not know")
 
     def rule_for(self, known: Loader) -> BatchRule:
         """The batch rule of an iteration that begins now.
@@ -266,7 +281,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary((iteration.epoch, iteration.given))
+                self._pass_boundary((iteration.ordinal, iteration.given))
             else:
                 break
         return self._give(iteration)
@@ -276,26 +291,29 @@ class TrainingLoop:
             batch = iteration.next()
         except StopIteration:
             if iteration.known.history.trains:
-                self._is_at(iteration.epoch + 1, 0)
+                self._is_at(iteration.ordinal, OVER)
             if self._last is iteration:
                 self._last = None
             raise
         self._last = iteration
         if iteration.known.history.trains:
             self._last_training = iteration
-            self._is_at(iteration.epoch, iteration.given)
+            self._is_at(iteration.ordinal, iteration.given)
         return batch
 
-    def _is_at(self, epoch: int, given: int) -> None:
-        self._position = epoch, given
+    def _is_at(self, ordinal: int, given: int) -> None:
+        self._position = ordinal, given
         if self._stage is Stage.TRAINING:
-            self._session.is_in_epoch(epoch + 1)
+            self._session.is_in_epoch(ordinal + 1)
 
     def _ends_round(self, trains: bool) -> None:
         """Count the first rounds. `trains`: whether the call comes from the training loop."""
         if trains and self._stepped and self._rounds < FIRST_ROUNDS:
             self._rounds += 1
             self._stepped = self._rounds == FIRST_ROUNDS
+            if self.captured.models() and self.group.reductions == self._reductions:
+                self.keep_size("it takes steps with gradients that are not averaged over workers (no_sync)")
+            self._reductions = self.group.reductions
 
     # --- boundaries -------------------------------------------------------------------------------------
 
@@ -319,6 +337,11 @@ class TrainingLoop:
     def _enter_loop(self) -> bool:
         if not self.captured.models():
             self.keep_size("it trains no model in DistributedDataParallel, so flexo does not know its state")
+            return False
+        if not self._by_steps and (package := unknown_trainer()):
+            self.keep_size(
+                f"its training loop is in the package {package}, whose counters flexo does not know"
+            )
             return False
         self._session.layout = self.captured.layout()
         self._session.enter_loop()
@@ -364,8 +387,8 @@ class TrainingLoop:
     def _next_call(self) -> tuple[int, int]:
         """The next call for a training batch. Not all loops call for the end of an epoch, so it is none."""
         last = self._last_training
-        if last is not None and self._position == (last.epoch, last.given) and last.is_over():
-            return last.epoch + 1, 0
+        if last is not None and self._position == (last.ordinal, last.given) and last.is_over():
+            return last.ordinal, OVER
         return self._position
 
     # --- newcomers --------------------------------------------------------------------------------------
@@ -376,7 +399,7 @@ class TrainingLoop:
 
     def _is_behind(self, iteration: Iteration) -> bool:
         """Whether the others are in a later epoch: this worker goes through those before it alone."""
-        return iteration.epoch + 1 < self._session.epoch_of_others
+        return iteration.ordinal + 1 < self._session.epoch_of_others
 
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
@@ -413,22 +436,21 @@ class TrainingLoop:
     def _has_caught_up(self, iteration: Iteration) -> bool:
         history = iteration.known.history
         if self._origin is not Origin.NEW:
-            return history.trains and (iteration.epoch, iteration.given) >= self._target
+            return history.trains and (iteration.ordinal, iteration.given) >= self._target
         if history.number != self._target_loader:
             return False
         history.trains = True
-        if iteration.epoch > self._target[0]:
-            sys.exit(
-                f"flexo: this worker cannot join: its script is in epoch {iteration.epoch}, and the"
-                f" others are in epoch {self._target[0]}"
-            )
+        if self._target[1] == OVER:
+            return iteration.ordinal > self._target[0]
+        if iteration.ordinal > self._target[0]:
+            sys.exit("flexo: this worker cannot join: its script is in a later epoch than the others")
         passed = self._placeholder is None or iteration.given >= self._target[1]
-        return iteration.epoch == self._target[0] and passed
+        return iteration.ordinal == self._target[0] and passed
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
         if self._origin is Origin.NEW:
-            if self._placeholder and iteration.known.history.trains and iteration.epoch == self._target[0]:
+            if self._placeholder and iteration.known.history.trains and iteration.ordinal == self._target[0]:
                 iteration.skip()
                 return self._placeholder()
             if iteration.given >= 1:
@@ -451,17 +473,18 @@ class TrainingLoop:
         self.group.take_place()
         self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
         self._position = self._target
+        passed = self._target[1]
         if iteration is None:
-            self._calls = self._target[1]
+            self._calls = passed
         else:
-            passed = self._target[1] if iteration.epoch == self._target[0] else 0
+            passed = passed if iteration.ordinal == self._target[0] else 0
             iteration.go_on_at(passed, position.start())
         if lost := self._origin is not Origin.STAYS:
             for optimizer in self.captured.optimizers():
                 optimizer.zero_grad()  # of batches that are dealt out again
         for arrived in self._on_arrival:
             arrived(lost)
-        self.counting.go_on(self.variables.taken, self._target[1])
+        self.counting.go_on(self.variables.taken, passed)
         self.variables.taken.clear()
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
         self._bring_back = lambda: None

@@ -34,6 +34,7 @@ def main():
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="from the last checkpoint, if there is one")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -54,8 +55,16 @@ def main():
         place["world"] = world()
         log.write(json.dumps({"event": event, "time": time.time(), **place, **facts}) + "\n")
 
-    tell("began", script_rank=rank)
-    for epoch in range(options.epochs):
+    first, saved = 0, Path(options.log_dir, "checkpoint.pt")
+    if options.resume and saved.exists():
+        kept = torch.load(saved)
+        layers.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        scheduler.load_state_dict(kept["scheduler"])
+        first = kept["epoch"]
+    tell("began", script_rank=rank, loaded=first)
+    for epoch in range(first, options.epochs):
+        assert len(next(iter(loader))) == 3, "scripts look at a batch before an epoch"
         sampler.set_epoch(epoch)
         model.train()
         for inputs, targets, numbers in loader:
@@ -80,6 +89,10 @@ def main():
         tell("epoch", epoch=epoch, accuracy=right[0].item() / right[1].item())
         if rank == 0:
             torch.save(model.module.state_dict(), f"{options.log_dir}/model.pt")
+            state = {"model": layers, "optimizer": optimizer, "scheduler": scheduler}
+            kept = {name: each.state_dict() for name, each in state.items()}
+            torch.save({**kept, "epoch": epoch + 1}, saved.with_suffix(".new"))
+            saved.with_suffix(".new").rename(saved)
         if stop:
             break
     tell("end")

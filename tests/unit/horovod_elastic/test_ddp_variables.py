@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,18 +153,49 @@ def test_after_the_join_the_module_has_pythons_own_again() -> None:
     assert "range" not in globals()
 
 
+@contextlib.contextmanager
+def fresh_caches() -> Iterator[None]:
+    """With answers that are computed anew, and forgotten: sys.path is another one."""
+    for each in (script_variables._not_the_scripts, script_variables.is_of_script):
+        each.cache_clear()
+    yield
+    for each in (script_variables._not_the_scripts, script_variables.is_of_script):
+        each.cache_clear()
+
+
 def test_packages_are_not_the_scripts_wherever_they_are_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "packages" / "trainer-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path), "", str(tmp_path / "packages"), *sys.path])
-    script_variables._not_the_scripts.cache_clear()
-    script_variables.is_of_script.cache_clear()
-    told = {
-        name: script_variables.is_of_script(str(tmp_path / name))
-        for name in ("train.py", "packages/trainer/loop.py", "packages_of_mine/loop.py")
-    }
-    script_variables._not_the_scripts.cache_clear()
-    script_variables.is_of_script.cache_clear()
+    names = ("train.py", "packages/trainer/loop.py", "packages_of_mine/loop.py")
+    with fresh_caches():
+        told = {name: script_variables.is_of_script(str(tmp_path / name)) for name in names}
     assert told == {"train.py": True, "packages/trainer/loop.py": False, "packages_of_mine/loop.py": True}
     assert not script_variables.is_of_script(torch.__file__)
+
+
+LIBRARY = """
+def fit(ask):
+    return ask()
+
+def passed_on(ask):
+    yield ask()
+
+def fit_on(ask):
+    return [each for each in passed_on(ask)]
+"""
+
+
+def test_a_training_loop_in_an_unknown_package_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_trainer-1.0.dist-info").mkdir()
+    (tmp_path / "some_trainer.py").write_text(LIBRARY)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with fresh_caches():
+        trainer = importlib.import_module("some_trainer")
+        assert trainer.fit(script_variables.unknown_trainer) == "some_trainer"
+        assert trainer.fit_on(script_variables.unknown_trainer) == ["some_trainer"]
+        assert list(trainer.passed_on(script_variables.unknown_trainer)) == [""], "it passes batches on"
+        assert script_variables.unknown_trainer() == ""
