@@ -50,6 +50,10 @@ class Captured:
         """The DistributedDataParallel models that live."""
         return _living(self._models)
 
+    def averaged_models(self) -> list[Any]:
+        """The averages of models that live."""
+        return _living(self._averaged)
+
     def optimizers(self) -> list[Any]:
         """The optimizers that live."""
         return _living(self._optimizers)

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod_elastic import declared
+from horovod_elastic import checkpoints, declared
+from horovod_elastic.checkpoints import CheckpointInfo
 from horovod_elastic.trace import say
-from horovod_elastic.worker import left_out, state_messages, state_route
-from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker import checkpoint_task, left_out, state_messages, state_route
+from horovod_elastic.worker.ddp import checkpoint, torchs_own
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
@@ -332,6 +333,7 @@ class TrainingLoop:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
+        checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
         word = self._session.at_boundary()
         if word is None:
             return
@@ -344,6 +346,11 @@ class TrainingLoop:
             called = self._session.enter(word)
             origin = Origin.STAYS if called is word else Origin.BACK
         self._has_entered(origin, sync=called.sync)
+
+    def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
+        epoch, number = position
+        place = {"step": number} if self._by_steps else {"epoch": epoch, "batch": number}
+        return checkpoints.write_contents(lambda: checkpoint.contents(self.captured, place), *where)
 
     def _enter_loop(self) -> bool:
         declared_state = self.captured.declared
