@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -18,6 +18,7 @@ readonly PYTHON=$VENV/bin/python
 readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
+readonly PREVIOUS_TORCH=$VENV/previous-torch # PyTorch of the minor release before, for make test-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
@@ -427,6 +428,32 @@ step_torchft() {
   fi
 }
 
+# --- PyTorch of the minor release before -------------------------------------------------------------------------
+
+# Such as torch==2.12.* for 2.13.0. The newest of these is taken.
+previous_torch() { version_of torch | awk -F '[.+]' '{ printf "torch==%d.%d.*\n", $1, $2 - 1 }'; }
+
+# Without dependencies: they are those of the PyTorch in .venv, CUDA's libraries included.
+install_previous_torch() {
+  tell_uv
+  rm -rf "$PREVIOUS_TORCH"
+  "$UV" pip install --python "$PYTHON" --no-deps --target "$PREVIOUS_TORCH" "$(previous_torch)"
+  PYTHONPATH=$PREVIOUS_TORCH "$PYTHON" -c 'import torch; print("PyTorch", torch.__version__, "of", torch.__file__)'
+}
+
+step_previous_torch() {
+  local key
+  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(previous_torch); return; }
+  key="$(previous_torch) $(<"$STAMPS/training")"
+  stamped previous_torch "$key" && return
+  run_logged "PyTorch of the minor release before ($(previous_torch))" install_previous_torch
+  if [[ $ok ]]; then
+    stamp previous_torch "$key"
+  else
+    missing previous_torch "$(previous_torch) could not be installed beside the PyTorch in .venv: make test-torch does not work."
+  fi
+}
+
 # --- code generated from protos/ ---------------------------------------------------------------------------------
 
 generate_protos() { "$PYTHON" protos/generate.py; }
@@ -514,7 +541,8 @@ plan_for() {
       ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft] [--lab=TARGET], not '$1'" 2 ;;
+    previous-torch) steps='python torch protos horovod previous_torch' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

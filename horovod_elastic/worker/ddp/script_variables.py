@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.state_messages import is_plain
 
 Place = tuple[Any, ...]
@@ -115,11 +116,11 @@ class ScriptVariables:
 
 
 def _mark(value: Any) -> Any:
-    """What differs if the value has changed. PyTorch counts the changes of a tensor in its _version."""
+    """What differs if the value has changed. PyTorch counts the changes of a tensor."""
     if isinstance(value, torch.nn.Module):
         return [_mark(tensor) for tensor in value.state_dict().values() if isinstance(tensor, torch.Tensor)]
     if isinstance(value, torch.Tensor):
-        return value.data_ptr(), value._version
+        return value.data_ptr(), torchs_own.changes(value)
     return type(value), copy.deepcopy(value)
 
 
