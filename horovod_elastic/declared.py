@@ -45,12 +45,17 @@ _ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A unit of the declared state. `value`: the object that holds it; None for values and pairs."""
+    """A unit of the declared state.
+
+    `value`: the object that holds it; None for values and pairs. `goes_back`: whether what changes in a step
+    without effect has to be undone.
+    """
 
     name: str
     own: Callable[[], Any]
     take_over: Callable[[Any], object]
     value: Stateful | None = None
+    goes_back: bool = True
 
 
 class Runtime(Protocol):
@@ -116,7 +121,8 @@ class ElasticJob:
             _refuse_after_begin("job.steps()")
             script.runtime.counts_rounds()
         vars(self)["_steps"] = steps = _Steps(start, stop)
-        self._declared.append(Declared("job.steps()", lambda: steps.number, steps.go_on))
+        number = Declared("job.steps()", lambda: steps.number, steps.go_on, goes_back=False)
+        self._declared.append(number)
         return steps
 
     @property
@@ -153,6 +159,8 @@ class _Steps:
         self.number = start
         """The next one."""
         self._stop = stop
+        self._open = False
+        """Whether no optimizer has taken a step since the last number was given."""
 
     def __iter__(self) -> Iterator[int]:
         return self
@@ -163,6 +171,7 @@ class _Steps:
         if self._stop is not None and self.number >= self._stop:
             raise StopIteration
         self.number += 1
+        self._open = True
         return self.number - 1
 
     def __len__(self) -> int:
@@ -173,6 +182,12 @@ class _Steps:
     def go_on(self, number: int) -> None:
         """Go on with this number."""
         self.number = number
+
+    def ends(self, *, counts: bool) -> None:
+        """Note a step of an optimizer. If it does not count, the number is given again."""
+        if self._open and not counts:
+            self.number -= 1
+        self._open = False
 
 
 @dataclass(slots=True)
@@ -215,10 +230,10 @@ def declared() -> tuple[Declared, ...]:
     return () if script.job is None else tuple(script.job._declared)
 
 
-def repeat_step() -> None:
-    """Have job.steps() give the present number again: that step had no effect."""
+def step_ends(*, counts: bool) -> None:
+    """Tell job.steps() that an optimizer has taken a step, which counts or has no effect."""
     if script.job is not None and script.job._steps is not None:
-        script.job._steps.number -= 1
+        script.job._steps.ends(counts=counts)
 
 
 def _has(value: Any, method: str) -> bool:

@@ -53,7 +53,8 @@ class DeclaredState:
     def memento(self) -> Callable[[], None]:
         """See Captured.memento. Models keep their parameters then, so only their buffers are remembered."""
         buffers = [(buffer, buffer.detach().clone()) for model in self.models() for buffer in model.buffers()]
-        others = [unit for unit in self._units() if not isinstance(unit.value, torch.nn.Module)]
+        units = (unit for unit in self._units() if unit.goes_back)
+        others = [unit for unit in units if not isinstance(unit.value, torch.nn.Module)]
         saved = [copy.deepcopy(unit.own()) for unit in others]
 
         def bring_back() -> None:

@@ -225,6 +225,7 @@ class TrainingLoop:
         if self._stage is not Stage.CATCHING_UP:
             result = take() if closure is None else take(lambda: result)
             self._has_stepped()
+        declared.step_ends(counts=self._stage is not Stage.CATCHING_UP)
         if self._by_steps and not self._by_rounds and optimizer is self._first_optimizer:
             self._pass_end_of_step()
         return result
@@ -374,8 +375,6 @@ class TrainingLoop:
             return
         self.group.muted = True
         if origin is Origin.BACK and self._bring_back is None:
-            if self._by_rounds and self._by_steps and not self._stepped:
-                declared.repeat_step()
             self._bring_back = self.captured.memento()
         self._stage = Stage.CATCHING_UP
         try:

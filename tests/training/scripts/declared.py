@@ -1,6 +1,7 @@
 """Trainings of torch.distributed that declare their state, by flexo.elastic(...), in several ways."""
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from generations import world
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import flexo
 
@@ -184,6 +185,36 @@ def from_batches(options, log, job, model, optimizer, loader):
             log.tell("step", epoch=job.epoch, steps=steps, state=state, numbers=chosen.tolist())
             time.sleep(options.sleep)
         job.epoch += 1
+
+
+def counted_batches(options, log):
+    """No DistributedDataParallel, but a DistributedSampler; counts steps over all epochs."""
+    model = net()
+    for each in model.parameters():
+        dist.broadcast(each.data, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    numbers = [torch.tensor(number) for number in range(SAMPLES)]
+    sampler = DistributedSampler(numbers)
+    loader = DataLoader(numbers, batch_size=BATCH, sampler=sampler)
+    job = flexo.elastic(model=model)
+    batches = endless(loader, sampler)
+    for step in job.steps(options.steps):
+        chosen = next(batches)
+        optimizer.zero_grad()
+        cross_entropy(model(INPUTS[chosen]), TARGETS[chosen]).backward()
+        average_gradients(model, job.weight)
+        optimizer.step()
+        state = [float(sum(each.detach().double().abs().sum() for each in model.parameters()))]
+        log.tell("step", epoch=sampler.epoch, steps=step, state=state, numbers=chosen.tolist())
+        if step % 10 == 9 and log.stopped():
+            break
+        time.sleep(options.sleep)
+
+
+def endless(loader, sampler):
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        yield from loader
 
 
 def undeclared_model(options, log):

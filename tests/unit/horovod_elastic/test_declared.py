@@ -100,10 +100,18 @@ def test_each_step_begins_with_a_boundary_of_the_worker() -> None:
 
 
 def test_a_step_without_effect_is_taken_again() -> None:
+    """However long a worker is muted, and however often its optimizers are called in a step."""
     steps = flexo.elastic().steps()
     assert next(steps) == 0
-    declared.repeat_step()
-    assert next(steps) == 0
+    declared.step_ends(counts=True)
+    declared.step_ends(counts=False)
+    for _ in range(3):
+        assert next(steps) == 1
+        declared.step_ends(counts=False)
+        declared.step_ends(counts=False)
+    assert next(steps) == 1
+    declared.step_ends(counts=True)
+    assert next(steps) == 2
 
 
 def test_without_flexo_nothing_is_weighed() -> None:
