@@ -20,7 +20,7 @@ ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,10 @@ bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (ab
 	@./setup.sh all --lab=$@
 	@./setup.sh native
 	@$(ON_NATIVE) $(BIN)/python -m flexo_bench.runtime $(ARGS)
+
+test-torch-matrix: ## public scripts by others, unmodified, that grow, shrink and lose workers (hours; SCRIPTS=DIR has or gets them; ARGS='-k trl')
+	@./setup.sh torch-matrix
+	@$(BIN)/pytest -v tests/torch_matrix/elastic_scripts.py --scripts '$(or $(SCRIPTS),build/torch-matrix/sources)' $(ARGS)
 
 bench-torch: ## scripts of torch.distributed that grow, shrink and lose workers, beside torchft and torchrun (about an hour; ARGS='--quick')
 	@./setup.sh all --lab=$@

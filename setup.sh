@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|previous-torch] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -18,6 +18,7 @@ readonly PYTHON=$VENV/bin/python
 readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
+readonly TORCH_MATRIX=$VENV/torch-matrix # what the scripts of make test-torch-matrix import
 readonly PREVIOUS_TORCH=$VENV/previous-torch # PyTorch of the minor release before, for make test-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
@@ -399,7 +400,7 @@ step_native() {
   horovod_wheel native native "$name" install_native "Horovod's native library, built once (takes minutes)"
 }
 
-# --- torchft -----------------------------------------------------------------------------------------------------
+# --- what one target needs, beside .venv -------------------------------------------------------------------------
 
 packages_of_torchft() {
   "$PYTHON" -c 'import tomllib
@@ -407,52 +408,39 @@ extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-depende
 print(*extras["bench-torch"], sep="\n")'
 }
 
-# Without dependencies: the extra names all but PyTorch, which .venv has.
-install_torchft() {
-  tell_uv
-  rm -rf "$TORCHFT"
-  packages_of_torchft | "$UV" pip install --python "$PYTHON" --no-deps --target "$TORCHFT" --requirements -
-  PYTHONPATH=$TORCHFT "$PYTHON" -c 'import torchft'
-}
+packages_of_torch_matrix() { cat tests/torch_matrix/requirements.txt; }
 
-step_torchft() {
-  local key
-  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(torchft); return; }
-  key=$(packages_of_torchft | cat - "$STAMPS/training" | hash_of_input)
-  stamped torchft "$key" && return
-  run_logged torchft install_torchft
-  if [[ $ok ]]; then
-    stamp torchft "$key"
-  else
-    missing torchft 'torchft could not be installed: make bench-torch does not work.'
-  fi
-}
-
-# --- PyTorch of the minor release before -------------------------------------------------------------------------
-
-# Such as torch==2.12.* for 2.13.0. The newest of these is taken.
+# PyTorch of the minor release before: such as torch==2.12.* for 2.13.0. The newest of these is taken.
 previous_torch() { version_of torch | awk -F '[.+]' '{ printf "torch==%d.%d.*\n", $1, $2 - 1 }'; }
 
-# Without dependencies: they are those of the PyTorch in .venv, CUDA's libraries included.
-install_previous_torch() {
+# Without dependencies: .venv has PyTorch and what PyTorch needs, and all others are named.
+install_beside() {
+  local folder=$1 packages=$2 module=$3
   tell_uv
-  rm -rf "$PREVIOUS_TORCH"
-  "$UV" pip install --python "$PYTHON" --no-deps --target "$PREVIOUS_TORCH" "$(previous_torch)"
-  PYTHONPATH=$PREVIOUS_TORCH "$PYTHON" -c 'import torch; print("PyTorch", torch.__version__, "of", torch.__file__)'
+  rm -rf "$folder"
+  "$packages" | "$UV" pip install --python "$PYTHON" --no-deps --target "$folder" --requirements -
+  PYTHONPATH=$folder "$PYTHON" -c "import $module"
 }
 
-step_previous_torch() {
-  local key
-  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(previous_torch); return; }
-  key="$(previous_torch) $(<"$STAMPS/training")"
-  stamped previous_torch "$key" && return
-  run_logged "PyTorch of the minor release before ($(previous_torch))" install_previous_torch
+# beside NAME FOLDER PACKAGES MODULE TARGET
+beside() {
+  local name=$1 key
+  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=("$name"); return; }
+  key=$("$3" | cat - "$STAMPS/training" | hash_of_input)
+  stamped "$name" "$key" && return
+  run_logged "$name" install_beside "$2" "$3" "$4"
   if [[ $ok ]]; then
-    stamp previous_torch "$key"
+    stamp "$name" "$key"
   else
-    missing previous_torch "$(previous_torch) could not be installed beside the PyTorch in .venv: make test-torch does not work."
+    missing "$name" "$name could not be installed: make $5 does not work."
   fi
 }
+
+step_torchft() { beside torchft "$TORCHFT" packages_of_torchft torchft bench-torch; }
+
+step_torch-matrix() { beside torch-matrix "$TORCH_MATRIX" packages_of_torch_matrix trl test-torch-matrix; }
+
+step_previous-torch() { beside previous-torch "$PREVIOUS_TORCH" previous_torch torch test-torch; }
 
 # --- code generated from protos/ ---------------------------------------------------------------------------------
 
@@ -541,8 +529,9 @@ plan_for() {
       ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
-    previous-torch) steps='python torch protos horovod previous_torch' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
+    torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
+    previous-torch) steps='python torch protos horovod previous-torch' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

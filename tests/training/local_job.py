@@ -43,6 +43,8 @@ class LocalJob:
     plan: JobPlan
     command: list[str]
     environment: dict[str, str]
+    work: Path = Path()
+    """The folder in which the script runs."""
     supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, node: str, workers: int, *, base: bool = False) -> None:
@@ -54,6 +56,7 @@ class LocalJob:
                 [sys.executable, str(HERE / "local_agent.py"), *how, *self.command],
                 stdout=output,
                 stderr=output,
+                cwd=self.work,
                 env={**os.environ, "FLEXO_TRACE": str(self.folder / "trace"), **self.environment},
                 start_new_session=True,
             )
@@ -77,8 +80,8 @@ class LocalJob:
         found.sort(key=lambda event: event["time"])
         return [event for event in found if not kind or event["event"] == kind]
 
-    def wait_until(self, what: str, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + BOUND_S
+    def wait_until(self, what: str, condition: Callable[[], object], bound_s: float = BOUND_S) -> None:
+        deadline = time.monotonic() + bound_s
         while not condition():
             ended = {node: supervisor.poll() for node, supervisor in self.supervisors.items()}
             lost = time.monotonic() > deadline or all(code is not None for code in ended.values())
@@ -109,9 +112,9 @@ class LocalJob:
     def stop(self) -> None:
         (self.folder / "logs" / "stop").touch()
 
-    def wait(self) -> int:
+    def wait(self, bound_s: float = BOUND_S) -> int:
         """For the end of the base's supervisor; its exit code."""
-        self.wait_until("the end", lambda: self.supervisors["base"].poll() is not None)
+        self.wait_until("the end", lambda: self.supervisors["base"].poll() is not None, bound_s)
         return int(self.supervisors["base"].wait())
 
 
@@ -123,14 +126,29 @@ def local_job(
 
     With `maximum` workers in its base, it has a fixed size.
     """
+    command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
+    with job_of(folder, command, workers=workers, maximum=maximum, **variables) as job:
+        yield job
+
+
+@contextlib.contextmanager
+def job_of(
+    folder: Path,
+    command: list[str],
+    *,
+    workers: int = 2,
+    maximum: int = 9,
+    work: Path = Path(),
+    **variables: str,
+) -> Iterator[LocalJob]:
+    """A job that runs `command` in the folder `work` (see local_job)."""
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
         nodes = (BaseNode("base", workers),)
         base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "")
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
-        command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}
-        job = LocalJob(folder, plan, command, environment)
+        job = LocalJob(folder, plan, command, environment, work)
         job.start("base", workers, base=True)
         try:
             yield job

@@ -161,7 +161,9 @@ def is_of_script(file: str) -> bool:
 def _not_the_scripts() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     installed = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (*installed, str(Path(__file__).resolve().parents[2]))
+    # The first folder of the path is the script's. Others may come from pip install --target.
+    installed |= {folder for folder in sys.path[1:] if folder and any(Path(folder).glob("*.dist-info"))}
+    return tuple(f"{folder}/" for folder in (*installed, Path(__file__).resolve().parents[2]))
 
 
 def _set_variable(frame: FrameType, name: str, value: Any) -> None:

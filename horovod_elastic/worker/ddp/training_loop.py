@@ -34,7 +34,7 @@ from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
-from horovod_elastic.worker.ddp.script_variables import ScriptVariables
+from horovod_elastic.worker.ddp.script_variables import ScriptVariables, is_of_script
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
@@ -567,7 +567,7 @@ def _random_digest() -> int:
 def caller() -> str:
     """The place in the script from which PyTorch was called: "train.py:41"."""
     for frame in reversed(traceback.extract_stack()):
-        if "site-packages" not in frame.filename and "horovod_elastic" not in frame.filename:
+        if is_of_script(frame.filename):
             return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     return "?"
 

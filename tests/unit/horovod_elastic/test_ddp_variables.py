@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from horovod_elastic.worker.ddp import script_variables  # noqa: E402
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops  # noqa: E402
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables  # noqa: E402
 
@@ -147,3 +149,20 @@ def test_after_the_join_the_module_has_pythons_own_again() -> None:
     assert "range" in globals()
     watching.go_on({}, 0)
     assert "range" not in globals()
+
+
+def test_packages_are_not_the_scripts_wherever_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packages" / "trainer-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "", str(tmp_path / "packages"), *sys.path])
+    script_variables._not_the_scripts.cache_clear()
+    script_variables.is_of_script.cache_clear()
+    told = {
+        name: script_variables.is_of_script(str(tmp_path / name))
+        for name in ("train.py", "packages/trainer/loop.py", "packages_of_mine/loop.py")
+    }
+    script_variables._not_the_scripts.cache_clear()
+    script_variables.is_of_script.cache_clear()
+    assert told == {"train.py": True, "packages/trainer/loop.py": False, "packages_of_mine/loop.py": True}
+    assert not script_variables.is_of_script(torch.__file__)

@@ -1,0 +1,12 @@
+"""Options of `make test-torch-matrix`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scripts", type=Path, help="the folder that has the scripts' sources, or gets them")
+    parser.addoption("--changes", type=int, default=3, help="how often each script grows and shrinks")

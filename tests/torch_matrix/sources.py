@@ -1,0 +1,73 @@
+"""Finds the sources of the scripts, or gets them, and checks that nobody has changed the scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from catalogue import Script
+
+TIMEOUT_S = 120.0
+
+
+class NotThere(Exception):
+    """A source is missing and could not be got."""
+
+
+def source_of(script: Script, home: Path) -> Path:
+    """The folder with the script's source in `home`, unpacked if need be.
+
+    Raises NotThere, and ValueError if the script is not the one of the catalogue.
+    """
+    folder = home / script.folder
+    if not (folder / script.path).exists():
+        _unpack(script, folder) if script.archive else _check_out(script, folder)
+    found = hashlib.sha256((folder / script.path).read_bytes()).hexdigest()
+    if found != script.sha256:
+        raise ValueError(f"{folder / script.path}: its SHA-256 is {found}, not {script.sha256}")
+    return folder
+
+
+def _unpack(script: Script, folder: Path) -> None:
+    name, _, version = script.archive.partition("==")
+    try:
+        with urllib.request.urlopen(
+            f"https://pypi.org/pypi/{name}/{version}/json", timeout=TIMEOUT_S
+        ) as page:
+            files = json.load(page)["urls"]
+        url = next(each["url"] for each in files if each["packagetype"] == "sdist")
+        # The index may give addresses relative to its page of the project.
+        url = urllib.parse.urljoin(f"https://pypi.org/simple/{name}/", url)
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as file:
+            content = file.read()
+    except OSError as error:
+        raise NotThere(f"{script.archive} could not be had from PyPI: {error}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != script.archive_sha256:
+        raise ValueError(f"the source archive of {script.archive} has the SHA-256 {found}")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        inside = archive.getnames()[0].split("/")[0]
+        archive.extractall(folder.parent, filter="data")
+    if folder.name != inside:
+        (folder.parent / inside).rename(folder)
+
+
+def _check_out(script: Script, folder: Path) -> None:
+    url = f"https://github.com/{script.repository}"
+    commands = (
+        ["init", "--quiet", str(folder)],
+        ["-C", str(folder), "fetch", "--quiet", "--depth=1", url, script.commit],
+        ["-C", str(folder), "checkout", "--quiet", "FETCH_HEAD"],
+    )
+    for command in commands:
+        done = subprocess.run(
+            ["git", *command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise NotThere(f"{url} at {script.commit} could not be had: {done.stderr.strip()[-300:]}")
