@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -19,6 +19,7 @@ readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
 readonly TORCH_MATRIX=$VENV/torch-matrix # what the scripts of make test-torch-matrix import
+readonly PREVIOUS_TORCH=$VENV/previous-torch # PyTorch of the minor release before, for make test-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
@@ -409,7 +410,10 @@ print(*extras["bench-torch"], sep="\n")'
 
 packages_of_torch_matrix() { cat tests/torch_matrix/requirements.txt; }
 
-# Without dependencies: all but PyTorch, which .venv has, are named.
+# PyTorch of the minor release before: such as torch==2.12.* for 2.13.0. The newest of these is taken.
+previous_torch() { version_of torch | awk -F '[.+]' '{ printf "torch==%d.%d.*\n", $1, $2 - 1 }'; }
+
+# Without dependencies: .venv has PyTorch and what PyTorch needs, and all others are named.
 install_beside() {
   local folder=$1 packages=$2 module=$3
   tell_uv
@@ -435,6 +439,8 @@ beside() {
 step_torchft() { beside torchft "$TORCHFT" packages_of_torchft torchft bench-torch; }
 
 step_torch-matrix() { beside torch-matrix "$TORCH_MATRIX" packages_of_torch_matrix trl test-torch-matrix; }
+
+step_previous-torch() { beside previous-torch "$PREVIOUS_TORCH" previous_torch torch test-torch; }
 
 # --- code generated from protos/ ---------------------------------------------------------------------------------
 
@@ -524,7 +530,8 @@ plan_for() {
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
     torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix] [--lab=TARGET], not '$1'" 2 ;;
+    previous-torch) steps='python torch protos horovod previous-torch' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

@@ -19,7 +19,7 @@ import secrets
 import stat
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -54,6 +54,16 @@ class CheckpointInfo:
     """PyTorch's version; `write` sets it."""
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds of the training, by names that the script knows."""
+
+    state: Mapping[str, object]
+    """What state_dict() has returned."""
+    objects: Mapping[str, object]
+    """Other values, as they are."""
+
+
 class _Handler(Protocol):
     value: Any
 
@@ -86,21 +96,29 @@ def write(
     The function saves the state first, as a commit does. Models report their present values, but data
     pipelines report those of the last save. The save makes both belong to the same boundary.
     """
+
+    def contents() -> Contents:
+        state.save()
+        return Contents(
+            {name: capture(handler.value) for name, handler in _kept(state).items()},
+            {name: getattr(state, name) for name in state._saved_state},
+        )
+
+    return write_contents(contents, path, about, within)
+
+
+def write_contents(
+    contents: Callable[[], Contents], path: Path, about: CheckpointInfo, within: Path | None = None
+) -> CheckpointInfo:
+    """See `write`. `contents` is called if the path is allowed."""
     _check_place(path, within)
     earlier = _earlier(path, about.job_id)
     import torch
 
-    state.save()
     about = CheckpointInfo(
         **{**asdict(about), "written_at": time.time(), "torch_version": str(torch.__version__)}
     )
-    content = {
-        "format": _MARK,
-        "version": FORMAT,
-        "about": asdict(about),
-        "state": {name: capture(handler.value) for name, handler in _kept(state).items()},
-        "objects": {name: getattr(state, name) for name in state._saved_state},
-    }
+    content = {"format": _MARK, "version": FORMAT, "about": asdict(about), **vars(contents())}
     _check_plain(content["state"], "state")
     _check_plain(content["objects"], "state")
     with _writing(path, earlier) as file:

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -91,23 +91,32 @@ def launcher_in(command: Sequence[str]) -> str:
     return _split(command)[0]
 
 
-def read(command: Sequence[str], tasks: Tasks, ask: Ask) -> Launch:
+def read(
+    command: Sequence[str],
+    tasks: Tasks,
+    ask: Ask,
+    python: str = "",
+    variables: Mapping[str, str] = os.environ,
+) -> Launch:
     """What flexo starts for `command`: the command itself if it names no launcher that flexo knows.
 
-    Raises ValueError, saying what is allowed.
+    `python`: the Python of the workers, if that is not the launcher's on this machine. `variables`: those
+    that workers get anyway. Raises ValueError, saying what is allowed.
     """
     launcher, arguments = _split(command)
     if not launcher:
         return Launch(tuple(command))
     if launcher in _START_PROCESSES:
         raise ValueError(
-            f"{launcher} starts processes itself, and so does flexo run: one for each task of the job. Name"
-            " the script instead: flexo run python train.py"
+            f"{launcher} starts processes itself, and so does flexo: one for each worker of the job. Name the"
+            " script instead: python train.py"
         )
-    python = command[0] if _PYTHON.fullmatch(Path(command[0]).name) else _python_of(command[0])
+    if _PYTHON.fullmatch(Path(command[0]).name):
+        python = command[0]
+    python = python or _python_of(command[0])
     if launcher == _ACCELERATE:
         return _of_accelerate(python, arguments, tasks, ask)
-    return _of_torchrun(launcher, python, arguments, tasks)
+    return _of_torchrun(launcher, python, arguments, tasks, variables)
 
 
 def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -210,7 +219,9 @@ def _parser(launcher: str) -> _Parser:
     return parser
 
 
-def _of_torchrun(launcher: str, python: str, arguments: Sequence[str], tasks: Tasks) -> Launch:
+def _of_torchrun(
+    launcher: str, python: str, arguments: Sequence[str], tasks: Tasks, given: Mapping[str, str]
+) -> Launch:
     try:
         options = _parser(launcher).parse_args(list(arguments), namespace=_Options())
     except ValueError as error:
@@ -223,11 +234,11 @@ def _of_torchrun(launcher: str, python: str, arguments: Sequence[str], tasks: Ta
             " several GPUs sees only its own"
         )
     variables = [("ROLE_NAME", options.role)] if options.role else []
-    if tasks.workers > 1 and "OMP_NUM_THREADS" not in os.environ:
+    if tasks.workers > 1 and "OMP_NUM_THREADS" not in given:
         variables.append(("OMP_NUM_THREADS", "1"))  # as torchrun does
     missed = [name for name, _ in _MISSED if getattr(options, name[2:].replace("-", "_"))]
     return Launch(
-        command=_torchruns_command(launcher, options, os.environ.get(PYTHON_VARIABLE) or python),
+        command=_torchruns_command(launcher, options, given.get(PYTHON_VARIABLE) or python),
         variables=tuple(variables),
         notes=(*_about_counts(launcher, options, tasks), *_without_effect(launcher, missed)),
     )

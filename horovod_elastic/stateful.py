@@ -49,9 +49,10 @@ def put_back(value: Any, captured: Any) -> None:
         value.load_state_dict(captured)
     else:
         value.load_state_dict(copy.deepcopy(captured))
-        if hasattr(value, "_per_optimizer_states"):
-            # An interrupted gradient scaler would treat scaled gradients as unscaled.
-            value._per_optimizer_states.clear()
+        if hasattr(value, "unscale_"):
+            from horovod_elastic.core.c10d import torchs_own
+
+            torchs_own.begin_step(value)
 
 
 def load_optimizer(optimizer: Any, state: Any) -> None:

@@ -125,6 +125,8 @@ def submit(
     """Run a training command on YARN.
 
     flexo yarn submit --elastic 2-8 --gpus 1 --env env.tar.gz -- python train.py
+
+    The command may also be torchrun's or that of accelerate launch, as in flexo run.
     """
     try:
         options = yarn_submission.options_of(
@@ -140,12 +142,16 @@ def submit(
         files = [yarn_submission.shipped_in(text) for text in file or ()]
         variables = yarn_submission.variables_in(export or ())
         choose(core, variables)
+        options, launch = yarn_submission.as_launched(options, variables)
+        variables = {**dict(launch.variables), **variables}
         tickets = yarn_submission.tickets_of(keytab, principal)
         script = yarn_submission.with_script(files, command)
         job = Submission(options, env, name, script, variables, tickets)
     except ValueError as error:
         complain(str(error))
         raise typer.Exit(ExitCode.USAGE) from error
+    for line in (*launch.notes, *([f"this job keeps its size: {launch.fixed}"] if launch.fixed else [])):
+        complain(line)
     try:
         code = yarn_submission.run(job, read_client(conf or default_folder()), wait=wait, as_json=as_json)
     except (BadConfiguration, Refused) as error:

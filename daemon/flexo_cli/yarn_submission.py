@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flexo_cli.output import Json, complain, print_json, print_line
@@ -14,7 +16,8 @@ from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.kerberos import Tickets
 from flexo_yarn.records import application_number, application_text
 from flexo_yarn.site_settings import FLEX_QUEUE
-from horovod_elastic import launch_commands
+from horovod_elastic import accelerate_launch, launch_commands
+from horovod_elastic.launch_commands import Accelerated, Launch
 from horovod_elastic.platforms.yarn import submission
 from horovod_elastic.platforms.yarn.files import ARCHIVES, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions
@@ -72,11 +75,6 @@ def options_of(
         raise ValueError(
             f"--queue={queue}: that queue is for satellites, which YARN takes back; name another one"
         )
-    if launcher := launch_commands.launcher_in(command):
-        raise ValueError(
-            f"{launcher}: not supported on YARN. Name the script: python train.py; flexo sets torchrun's"
-            " variables"
-        )
     minimum, maximum = range_in(elastic, "--elastic") if elastic else (workers, workers)
     if batch:
         range_in(batch, "--elastic-batch")
@@ -95,6 +93,22 @@ def options_of(
         fungible=fungible,
         heterogeneous=heterogeneous,
     )
+
+
+def as_launched(options: JobOptions, variables: Mapping[str, str]) -> tuple[JobOptions, Launch]:
+    """The options, and what workers start, if the command is that of another launcher. Raises ValueError.
+
+    `variables`: those that the user gives to the job's processes. Accelerate is asked here, by the Python
+    that submits: it reads the user's configuration file.
+    """
+
+    def ask(_: str, arguments: Sequence[str]) -> Accelerated:
+        return accelerate_launch.ask(sys.executable, arguments)
+
+    tasks = launch_commands.Tasks(options.minimum, nodes=1)
+    launch = launch_commands.read(options.command, tasks, ask, "python", variables)
+    maximum = options.minimum if launch.fixed else options.maximum
+    return replace(options, command=launch.command, maximum=maximum), launch
 
 
 def with_script(files: list[Shipped], command: list[str]) -> tuple[Shipped, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from horovod_elastic.script_check import rules, sources
@@ -21,6 +22,9 @@ _FRAMEWORKS = (
     (("accelerate.",), ("Accelerator",), Tier.ACCELERATE),
 )
 _SHARDING_ARGUMENTS = ("--fsdp", "--deepspeed", "--tensor_parallel", "--use_fsdp", "--use_deepspeed")
+_DECLARABLE = ("iterable-dataset", "sampler")
+"""Rules about objects whose position in the data a script can declare."""
+_BY_DECLARING = "declare state and position by flexo.elastic(...), see docs/torch.md"
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -32,7 +36,27 @@ def check(script: Path, arguments: Sequence[str] = ()) -> Report:
     findings = {*_by_rules(found), *_of_tier(found, tier, str(script)), *_of_arguments(arguments)}
     if tier is Tier.HOROVOD:  # hvd.elastic.run enters the training function anew after a resize
         findings = {each for each in findings if each.rule != "static-shards"}
+    elif tier in (Tier.DDP, Tier.DECLARED, Tier.UNKNOWN):
+        findings = {_with_declaration(each, declares=_declares(found)) for each in findings}
     return Report(str(script), tuple(each.name for each in read), tier, tuple(sorted(findings)))
+
+
+def _declares(found: Sequence[Place]) -> bool:
+    return any(
+        isinstance(place.node, ast.Call) and place.source.full(place.node.func) == "flexo.elastic"
+        for place in found
+    )
+
+
+def _with_declaration(finding: Finding, *, declares: bool) -> Finding:
+    """The finding in a script that declares state, or else with the hint that it can."""
+    if finding.level is not Level.KEEPS:
+        return finding
+    if declares and finding.rule in (*_DECLARABLE, "static-shards"):
+        return replace(finding, level=Level.MAY_KEEP, what=f"{finding.what}. Or declare its position")
+    if finding.rule in _DECLARABLE:
+        return replace(finding, what=f"{finding.what}. Or {_BY_DECLARING}")
+    return finding
 
 
 def _by_rules(found: Sequence[Place]) -> Iterator[Finding]:
@@ -106,7 +130,7 @@ def _tier(found: Sequence[Place]) -> Tier:
             return tier
     if any(name.rpartition(".")[2] in ("DistributedDataParallel", "DDP") for name in called):
         return Tier.DDP
-    return Tier.UNKNOWN
+    return Tier.DECLARED if _declares(found) else Tier.UNKNOWN
 
 
 def _of_tier(found: Sequence[Place], tier: Tier, script: str) -> Iterator[Finding]:
@@ -116,7 +140,7 @@ def _of_tier(found: Sequence[Place], tier: Tier, script: str) -> Iterator[Findin
     if tier is Tier.UNKNOWN:
         what = (
             "nothing that flexo knows trains here: DistributedDataParallel, hvd.elastic.run, the Trainer of"
-            " transformers or Lightning, Accelerator"
+            f" transformers or Lightning, Accelerator. Or {_BY_DECLARING}"
         )
         yield Finding(script, 1, "no-known-loop", what)
     if tier is Tier.DDP:

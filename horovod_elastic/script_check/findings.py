@@ -14,6 +14,8 @@ class Tier(enum.Enum):
     TRAINER = "HF Trainer"
     LIGHTNING = "Lightning"
     ACCELERATE = "Accelerate"
+    DECLARED = "declared state"
+    """A loop of the script's own, whose state it declares by flexo.elastic(...)."""
     UNKNOWN = "unknown"
 
 

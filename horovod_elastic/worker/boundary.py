@@ -7,17 +7,12 @@ script about this work through horovod_elastic.training.
 from __future__ import annotations
 
 import enum
-import os
-from pathlib import Path
+import functools
 from typing import Any
 
-from flexo_protos.v1 import tasks_pb2
-from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import checkpoints, training
-from horovod_elastic.platforms import registry
-from horovod_elastic.platforms.base import JOB_VARIABLE
 from horovod_elastic.trace import say
-from horovod_elastic.worker import gradients, left_out, replicas, state_route
+from horovod_elastic.worker import checkpoint_task, gradients, left_out, replicas, state_route
 from horovod_elastic.worker.session import Session
 from horovod_elastic.worker.state_route import Origin
 
@@ -138,42 +133,4 @@ def restore(state: Any) -> None:
 
 def run_tasks(session: Session, state: Any) -> None:
     """Carry out the leader's tasks."""
-    for task in session.take_tasks():
-        if task.HasField("write_checkpoint"):
-            session.send(pb.FromWorker(task_done=_write_checkpoint(task, session, state)))
-
-
-def _write_checkpoint(task: tasks_pb2.Task, session: Session, state: Any) -> tasks_pb2.TaskDone:
-    path = Path(task.write_checkpoint.path)
-    try:
-        about = _about(session)
-        within = os.environ.get("FLEXO_CHECKPOINT_DIR")
-        checkpoints.write(state, path, about, Path(within) if within else None)
-    except checkpoints.CheckpointError as error:
-        return tasks_pb2.TaskDone(id=task.id, failure=str(error))
-    except Exception as error:  # whatever a state holds: training goes on
-        return tasks_pb2.TaskDone(id=task.id, failure=f"{type(error).__name__}: {error}")
-    text = f"{path} on {about.node}, after {about.commits} batches with {about.workers} workers"
-    return tasks_pb2.TaskDone(id=task.id, text=text)
-
-
-def _about(session: Session) -> checkpoints.CheckpointInfo:
-    job_id, allocation = os.environ.get(JOB_VARIABLE, ""), registry.find(os.environ).allocation()
-    return checkpoints.CheckpointInfo(
-        job_id=int(job_id) if job_id.isdecimal() else 0,
-        restart_count=allocation.restart_count,
-        generation=session.generation,
-        commits=session.commits,
-        workers=session.size,
-        node=allocation.node or os.uname().nodename,
-        flexo_version=_version(),
-    )
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("flexo")
-    except metadata.PackageNotFoundError:
-        return ""
+    checkpoint_task.run_all(session, functools.partial(checkpoints.write, state))

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from horovod_elastic.core.c10d import torchs_own
+
 _Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -25,7 +27,7 @@ def copied(value: Any, over: Any) -> Any:
     """
     pairs = _fitting(value, over)
     if pairs:
-        torch._foreach_copy_([old for _, old in pairs], [tensor for tensor, _ in pairs])
+        torchs_own.copy_each([old for _, old in pairs], [tensor for tensor, _ in pairs])
     return copy.deepcopy(value, {id(tensor): old for tensor, old in pairs})
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from elastic_jobs import SCRIPTS, Submit
 
 from flexo_lab import Lab
@@ -27,6 +28,7 @@ def test_it_grows_and_makes_room(submit: Submit, alone: Lab) -> None:
     job.wait_until(
         "four workers", lambda: 4 in {each["size"] for each in job.events("step") if each["world"]}
     )
+    check_checkpoint(job.folder / "saved.pt", alone, str(job.job_id))
     grown = max(each["time"] for each in job.events("step"))
     needs_some = ["sbatch", "--parsable", "--wait", "-N", "2", "-n", "2", "--gpus-per-node=4"]
     alone.run([*needs_some, "--output=/dev/null", "--wrap", "sleep 1"])
@@ -35,6 +37,20 @@ def test_it_grows_and_makes_room(submit: Submit, alone: Lab) -> None:
     why = alone.run(["flexo", "why", str(job.job_id)]).stdout
     assert str(job.job_id) in why
     job.cancel()
+
+
+def check_checkpoint(path: Path, lab: Lab, job_id: str) -> None:
+    """`flexo checkpoint` writes models, optimizers and schedulers, which plain PyTorch reads."""
+    for _ in range(2):  # the second one replaces the first
+        answer = lab.run(["flexo", "checkpoint", job_id, str(path), "--wait"]).stdout
+        assert f"{path} on " in answer
+    saved = torch.load(path, weights_only=True)
+    assert set(saved["state"]) == {"model", "optimizer", "scheduler"}
+    assert set(saved["objects"]) == {"epoch", "batch"}
+    assert saved["about"]["workers"] > 1
+    commits = saved["about"]["commits"]
+    assert {float(each["step"]) for each in saved["state"]["optimizer"]["state"].values()} == {commits}
+    assert saved["state"]["scheduler"]["last_epoch"] == commits
 
 
 def test_what_keeps_it_at_its_size_is_named(submit: Submit, alone: Lab) -> None:

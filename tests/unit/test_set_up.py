@@ -129,6 +129,14 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
             "bench-torch",
             ["setup.sh all --lab=bench-torch", "setup.sh torchft", "python -m flexo_bench.elastic_ddp"],
         ),
+        (
+            "test-torch",
+            [
+                "setup.sh previous-torch",
+                *["pytest tests/unit/horovod_elastic/test_torchs_own.py"] * 2,
+                "pytest tests/training/test_ddp.py -k grows_and_shrinks",
+            ],
+        ),
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (
             "lint",

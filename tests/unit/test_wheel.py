@@ -93,6 +93,8 @@ def test_what_is_installed_of_it_starts_and_is_not_this_checkout(wheel: Path, tm
     for package in PACKAGES:
         where = run("python", "-c", f"import {package}; print({package}.__file__)")
         assert Path(where.strip()).is_relative_to(own)
+    declares = "import flexo; print(flexo.elastic(epoch=3).epoch)"
+    assert run("python", "-c", declares) == "3\n"
     assert run("flexo", "version") == f"flexo {flexo.__version__}\n"
     assert run("flexod", "--version") == f"flexod {flexo.__version__}\n"
     example = next(site.glob("flexo/flexo.toml.example"))

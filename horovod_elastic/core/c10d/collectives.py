@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from horovod_elastic.core.c10d import torchs_own
 from horovod_elastic.core.c10d.groups import Groups
 from horovod_elastic.core.c10d.packing import Packing, Packings, Shapes, parts, scale
 from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, Response
@@ -260,7 +261,7 @@ def _postscale(task: _Task) -> float:
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` to `target`, unless both share their memory. Converts to the target's type."""
     if target.data_ptr() != source.data_ptr():
-        torch._foreach_copy_(parts([target]), parts([source]))
+        torchs_own.copy_each(parts([target]), parts([source]))
 
 
 def _reduce(task: _Task, tensor: torch.Tensor) -> None:

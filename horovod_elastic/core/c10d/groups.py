@@ -40,6 +40,7 @@ import torch
 import torch.distributed as dist
 
 from horovod_elastic.core import connections
+from horovod_elastic.core.c10d import torchs_own
 from horovod_elastic.core.connections import Endpoint
 
 TRIES = 3
@@ -196,7 +197,7 @@ class Groups:
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         members = self._members[process_set]
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout
+        torchs_own.set_timeout(options, self._timeout)
         store = self._place_in_store("nccl", members)
         return dist.ProcessGroupNCCL(store, members.index(self._rank), len(members), options)
 
@@ -218,11 +219,7 @@ class _Gloo:
         """
         self._size = size
         self._learn_endpoints(store, place, timeout)
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [self._device]
-        options._timeout = timeout
-        options._threads = 1  # collectives of one group are carried out one after the other
-        self.group = dist.ProcessGroupGloo(store, place, size, options)
+        self.group = torchs_own.gloo_group(store, place, size, self._device, timeout)
         # The device is freed with the group, which lets other threads run. Freed alone, it stops all Python
         # for 10 ms.
         self._device = None

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from horovod_elastic.core.c10d import torchs_own
+
 PART = 32_704
 """Elements of a part. From 32,768 elements on, PyTorch works on a tensor in memory with several threads."""
 KEPT_BYTES = 128 << 20
@@ -40,9 +42,9 @@ class Packing:
         """Copy these tensors into the buffer, one per view; None is zeros. Converts to the buffer's type."""
         given = [tensor for tensor in tensors if tensor is not None]
         if len(given) < len(tensors):
-            torch._foreach_zero_(self._parts)
+            torchs_own.zero_each(self._parts)
         if given:
-            torch._foreach_copy_(self._parts_of_given(tensors), parts(given))
+            torchs_own.copy_each(self._parts_of_given(tensors), parts(given))
 
     def scale(self, factor: float) -> None:
         """Multiply all elements by `factor`."""
@@ -52,7 +54,7 @@ class Packing:
         """Copy the buffer into these tensors, one per view; None is skipped. Converts to their type."""
         given = [tensor for tensor in tensors if tensor is not None]
         if given:
-            torch._foreach_copy_(parts(given), self._parts_of_given(tensors))
+            torchs_own.copy_each(parts(given), self._parts_of_given(tensors))
 
     def _parts_of_given(self, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         if all(tensor is not None for tensor in tensors):
@@ -109,8 +111,8 @@ def scale(tensors: Sequence[torch.Tensor], factor: float) -> None:
         return
     dtype = tensors[0].dtype
     if dtype in (torch.float32, torch.float64):
-        torch._foreach_mul_(tensors, factor)
+        torchs_own.multiply_each(tensors, factor)
         return
     wide = torch.float32 if dtype.is_floating_point else torch.float64
     # PyTorch would round the factor to half precision.
-    torch._foreach_copy_(tensors, [tensor.to(wide).mul_(factor) for tensor in tensors])
+    torchs_own.copy_each(tensors, [tensor.to(wide).mul_(factor) for tensor in tensors])

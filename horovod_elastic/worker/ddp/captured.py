@@ -15,6 +15,7 @@ from typing import Any
 from horovod_elastic import stateful
 from horovod_elastic.worker import left_out
 from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp.declared_state import DeclaredState
 from horovod_elastic.worker.state_messages import StatePart
 from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
 
@@ -27,6 +28,7 @@ class Captured:
         self._averaged: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._of_frameworks: list[Callable[[], StatePart]] = []
+        self.declared = DeclaredState(self._objects)
 
     def part(self, make: Callable[[], StatePart]) -> None:
         """Hand over one more part with the state, such as a framework's counters."""
@@ -48,6 +50,10 @@ class Captured:
         """The DistributedDataParallel models that live."""
         return _living(self._models)
 
+    def averaged_models(self) -> list[Any]:
+        """The averages of models that live."""
+        return _living(self._averaged)
+
     def optimizers(self) -> list[Any]:
         """The optimizers that live."""
         return _living(self._optimizers)
@@ -57,14 +63,14 @@ class Captured:
         optimizers = [[len(group["params"]) for group in each.param_groups] for each in self.optimizers()]
         others = [type(each).__name__ for each in left_out.made()]
         buckets = [torchs_own.bucket_layout(model) for model in self.models()]
-        counts = len(_living(self._averaged)), len(self._of_frameworks)
+        counts = len(_living(self._averaged)), len(self._of_frameworks), self.declared.names()
         return f"{' '.join(buckets)} {optimizers} {others} {counts}"
 
     def parts(self) -> list[StatePart]:
         """Everything that a worker without the state receives, in the same order on all workers."""
         models = [ModelPart(each) for each in [*self.models(), *_living(self._averaged)]]
         optimizers = [OptimizerPart(each) for each in self.optimizers()]
-        others = [make() for make in self._of_frameworks]
+        others = [*self.declared.parts(), *(make() for make in self._of_frameworks)]
         return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
 
     def memento(self) -> Callable[[], None]:
@@ -77,6 +83,7 @@ class Captured:
         averaged = [dict(_copies(each.state_dict().items())) for each in _living(self._averaged)]
         options = [[_options(group) for group in each.param_groups] for each in self.optimizers()]
         others = [copy.deepcopy(stateful.capture(each)) for each in left_out.made()]
+        bring_declared_back = self.declared.memento()
 
         def bring_back() -> None:
             for model, before in zip(self.models(), buffers, strict=True):
@@ -88,8 +95,18 @@ class Captured:
                     group.update(values)
             for made, saved in zip(left_out.made(), others, strict=True):
                 stateful.put_back(made, saved)
+            bring_declared_back()
 
         return bring_back
+
+    def covered(self) -> list[Any]:
+        """The models that are handed over as parts of their own, and not as variables of the script."""
+        return [*self.models(), *self.declared.models()]
+
+    def _objects(self) -> list[Any]:
+        """The objects that are handed over whether or not the script declares them."""
+        models = [*self.models(), *(model.module for model in self.models())]
+        return [*models, *_living(self._averaged), *self.optimizers(), *left_out.made()]
 
 
 class RandomNumbers(StatePart):

@@ -65,9 +65,11 @@ def _patch_what_is_made() -> None:
     from torch.utils.data import dataloader
     from torch.utils.data import distributed as samplers
 
+    from horovod_elastic import declared
     from horovod_elastic.worker.ddp import loaders, torchs_own, training_loop
 
     loop = training_loop.current()
+    declared.script.runtime = loop
     torchs_own.around_every_step(loop.step)
     torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
     loaders.patch_dataloader(dataloader, loop)

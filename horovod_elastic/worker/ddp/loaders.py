@@ -8,6 +8,7 @@ again by those to whom they then belong.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -21,6 +22,7 @@ import torch
 
 from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.deal import BatchRule, Deal
+from horovod_elastic.worker.ddp.declared_state import WAY_OUT, copies_of
 from horovod_elastic.worker.state_messages import StatePart
 
 if TYPE_CHECKING:
@@ -173,6 +175,10 @@ class Iteration:
         self._deal: Deal | None = None
         self._order: list[int] = []
         self._source: Source | None = None
+        self._reads: list[Any] = []
+        """The declared objects that the batches come from."""
+        self._read: list[Any] = []
+        """Their states after the last step that counts."""
         self._is_open = False
         self._inner: Iterator[Any] | None = None
         self.begins = False
@@ -202,6 +208,10 @@ class Iteration:
         if history.trains or not history.begun:
             self._loop.counting.batch_loop_begins()
         self.ordinal = self.known.begins()
+        self._reads = self._loop.captured.declared.read_by(self._loader)
+        self._read = copies_of(self._reads)
+        if self._reads:
+            return
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
             self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
@@ -209,11 +219,23 @@ class Iteration:
 
     # --- for the training loop ------------------------------------------------------------------------------
 
-    def streams(self) -> bool:
-        """Whether the loader is over an IterableDataset, which has no order."""
+    def epoch_of(self, ordinal: int) -> int:
+        """The epoch of the iteration over the same loader that has this ordinal."""
+        says_epoch = self._source is not None and self._source.says_epoch
+        return ordinal // MOST_OF_EPOCH if says_epoch else ordinal
+
+    def obstacle(self) -> str:
+        """Why the loader's batches cannot be dealt out anew; "" if they can."""
         from torch.utils.data import IterableDataset
 
-        return isinstance(self._loader.dataset, IterableDataset)
+        if self._reads and self._loader.num_workers:
+            return (
+                f"its DataLoader has num_workers={self._loader.num_workers}: worker processes are ahead of"
+                " the position that flexo.elastic() declares. num_workers=0 is allowed"
+            )
+        if isinstance(self._loader.dataset, IterableDataset) and not self._reads:
+            return f"it loads an IterableDataset, whose samples flexo cannot deal out anew: {WAY_OUT}"
+        return ""
 
     def left(self) -> float:
         """How many batches are left."""
@@ -259,11 +281,14 @@ class Iteration:
     def counts(self) -> None:
         """Note that the batches so far have been used by a step that counts."""
         self.start = self._reached
+        self._read = copies_of(self._reads)
 
     def go_on_at(self, given: int, start: int) -> None:
         """Go on as others do: after so many batches and so many used samples, dealt out anew."""
         self.given, self.start, self._reached = given, start, start
-        if self._deal is not None:
+        for each, state in zip(self._reads, self._read, strict=True):
+            each.load_state_dict(copy.deepcopy(state))
+        if self._deal is not None or self._reads:
             self._inner = None
 
     def again(self) -> Any:
@@ -274,6 +299,8 @@ class Iteration:
 
     def order_told(self) -> Any:
         """What the epoch's order and those of the next ones depend on, for workers that cannot know it."""
+        if self._reads:
+            return self._read
         if self._source is None or self._source.sampler is None:
             return None
         order = torch.tensor(self._order if self._source.draws else [], dtype=torch.int64)
@@ -281,6 +308,9 @@ class Iteration:
 
     def hear_order(self, told: Any) -> None:
         """Take over what another worker's `order_told` has returned."""
+        if self._reads:
+            self._read = told
+            return
         if told is None or self._source is None or self._source.sampler is None:
             return
         self._source.sampler.take_over(told[1])
@@ -298,6 +328,8 @@ class Iteration:
         return _Dealt(self._deal, self._order, self._reached, rank, size, self._most())
 
     def _length(self) -> float:
+        if self._reads:
+            return math.inf
         try:
             return len(self._loader)
         except TypeError:  # an iterable dataset

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.state_messages import is_plain
 
 Place = tuple[Any, ...]
@@ -38,10 +39,14 @@ DEEPEST = 4
 
 
 class ScriptVariables:
-    """The variables, as a part of the state. `covered`: the models that other parts hand over."""
+    """The variables, as a part of the state.
 
-    def __init__(self, covered: Callable[[], list[Any]]) -> None:
+    `covered`: the models that other parts hand over. `declared`: the objects that the script has declared.
+    """
+
+    def __init__(self, covered: Callable[[], list[Any]], declared: Callable[[], list[Any]] = list) -> None:
         self._covered = covered
+        self._declared = declared
         self._before: dict[Place, Any] = {}
         self._known: list[str] = []
         """The functions that ran when training began: of others, no variables are handed over."""
@@ -103,7 +108,7 @@ class ScriptVariables:
     def _values(self, frames: list[FrameType]) -> Iterator[tuple[Place, Any]]:
         """What can be handed over: plain values, tensors of objects, models that no other part has."""
         covered = {id(module) for model in self._covered() for module in model.modules()}
-        for place, value in _all_values(frames):
+        for place, value in _all_values(frames, self._declared()):
             if isinstance(value, torch.nn.Module):
                 if covered.isdisjoint(map(id, value.modules())):
                     yield place, value
@@ -112,11 +117,11 @@ class ScriptVariables:
 
 
 def _mark(value: Any) -> Any:
-    """What differs if the value has changed. PyTorch counts the changes of a tensor in its _version."""
+    """What differs if the value has changed. PyTorch counts the changes of a tensor."""
     if isinstance(value, torch.nn.Module):
         return [_mark(tensor) for tensor in value.state_dict().values() if isinstance(tensor, torch.Tensor)]
     if isinstance(value, torch.Tensor):
-        return value.data_ptr(), value._version
+        return value.data_ptr(), torchs_own.changes(value)
     return type(value), copy.deepcopy(value)
 
 
@@ -206,9 +211,12 @@ def _set_inner(frames: list[FrameType], place: Place, value: Any) -> None:
 # --- values -----------------------------------------------------------------------------------------------
 
 
-def _all_values(frames: list[FrameType]) -> Iterator[tuple[Place, Any]]:
-    """All values that the frames' variables lead to; of the script's own objects, their attributes too."""
-    seen: set[int] = set()
+def _all_values(frames: list[FrameType], known: list[Any]) -> Iterator[tuple[Place, Any]]:
+    """All values that the frames' variables lead to; of the script's own objects, their attributes too.
+
+    `known`: objects of whose attributes nothing is wanted.
+    """
+    seen = set(map(id, known))
     for number, frame in enumerate(frames):
         variables = frame.f_locals
         for name in sorted(variables):

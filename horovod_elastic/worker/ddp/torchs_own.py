@@ -125,6 +125,11 @@ def compile_nothing_of_flexo(trace_rules: Any) -> None:
     trace_rules.add("horovod_elastic")
 
 
+def changes(tensor: torch.Tensor) -> int:
+    """How often the tensor's memory was changed in place."""
+    return int(tensor._version)
+
+
 def random_states() -> Mapping[str, Any]:
     """The states of PyTorch's generators: of the CPU, and of this process's GPU if it uses one."""
     states = {"cpu": torch.get_rng_state()}

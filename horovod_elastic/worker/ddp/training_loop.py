@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from horovod_elastic import checkpoints, declared
+from horovod_elastic.checkpoints import CheckpointInfo
 from horovod_elastic.trace import say
-from horovod_elastic.worker import left_out, state_messages, state_route
-from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker import checkpoint_task, left_out, state_messages, state_route
+from horovod_elastic.worker.ddp import checkpoint, torchs_own
 from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
@@ -99,8 +101,10 @@ class TrainingLoop:
         self._first_optimizer: Any = None
         self._by_steps = False
         """Whether the script trains without a DataLoader, so that ends of steps are its boundaries."""
+        self._by_rounds = False
+        """Whether the beginnings of rounds of job.steps() are its boundaries then."""
         self._calls = 0
-        self.variables = ScriptVariables(self.captured.models)
+        self.variables = ScriptVariables(self.captured.covered, self.captured.declared.values)
         self.counting = CountingLoops()
         self._target = NOWHERE
         self._target_loader = -1
@@ -109,7 +113,8 @@ class TrainingLoop:
         """Who gives the state to whom; None if all have it."""
         self._origin = Origin.NEW
         self._same_random_numbers = False
-        self._bring_back: Callable[[], None] = lambda: None
+        self._bring_back: Callable[[], None] | None = None
+        """What undoes the changes of steps that do not count; None if there were none."""
         self._on_arrival: list[Callable[[bool], None]] = []
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
@@ -137,6 +142,16 @@ class TrainingLoop:
         Its argument says whether this worker's last steps had no effect.
         """
         self._on_arrival.append(arrived)
+
+    @property
+    def weight(self) -> float:
+        """See declared.Runtime."""
+        return self.group.weight if self.runs else 1.0
+
+    @property
+    def has_begun(self) -> bool:
+        """See declared.Runtime."""
+        return self._first_optimizer is not None
 
     @property
     def runs(self) -> bool:
@@ -225,7 +240,8 @@ class TrainingLoop:
         if self._stage is not Stage.CATCHING_UP:
             result = take() if closure is None else take(lambda: result)
             self._has_stepped()
-        if self._by_steps and optimizer is self._first_optimizer:
+        declared.step_ends(counts=self._stage is not Stage.CATCHING_UP)
+        if self._by_steps and not self._by_rounds and optimizer is self._first_optimizer:
             self._pass_end_of_step()
         return result
 
@@ -234,14 +250,16 @@ class TrainingLoop:
         if self._last is not None:
             self._last.known.history.trains = True
             self._last.counts()
-            if self._last.streams():
-                self.keep_size("it loads an IterableDataset, whose samples flexo cannot deal out anew")
+            if obstacle := self._last.obstacle():
+                self.keep_size(obstacle)
         if self._stage is not Stage.WARMING:
             self._session.committed()
 
     def _counts_call(self, optimizer: Any) -> None:
         if self._first_optimizer is None:
             self._first_optimizer, self._by_steps = optimizer, self._last is None
+        if self._by_rounds:
+            return
         first = optimizer is self._first_optimizer
         self._calls += first
         if self._by_steps:
@@ -265,6 +283,19 @@ class TrainingLoop:
                 self._pass_boundary(self._position)
             else:
                 return
+
+    def counts_rounds(self) -> None:
+        """See declared.Runtime."""
+        self._by_rounds = True
+
+    def next_round(self) -> None:
+        """See declared.Runtime. The next call for a batch is the boundary if the script has a DataLoader."""
+        if self._stage in (Stage.IDLE, Stage.RIGID) or not self._by_steps:
+            return
+        self._position = 0, self._calls
+        self._pass_end_of_step()
+        self._calls += 1
+        self._position = 0, self._calls
 
     def fetch(self, iteration: Iteration) -> Any:
         """The next batch of an iteration over a loader. Raises StopIteration."""
@@ -321,6 +352,7 @@ class TrainingLoop:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
+        checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
         word = self._session.at_boundary()
         if word is None:
             return
@@ -334,9 +366,16 @@ class TrainingLoop:
             origin = Origin.STAYS if called is word else Origin.BACK
         self._has_entered(origin, sync=called.sync)
 
+    def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
+        ordinal, number = position
+        last = self._last_training
+        place = {"step": number} if last is None else {"epoch": last.epoch_of(ordinal), "batch": number}
+        return checkpoints.write_contents(lambda: checkpoint.contents(self.captured, place), *where)
+
     def _enter_loop(self) -> bool:
-        if not self.captured.models():
-            self.keep_size("it trains no model in DistributedDataParallel, so flexo does not know its state")
+        declared_state = self.captured.declared
+        if not self.captured.models() and (why := declared_state.obstacle(self.captured.optimizers())):
+            self.keep_size(why)
             return False
         if not self._by_steps and (package := unknown_trainer()):
             self.keep_size(
@@ -359,7 +398,8 @@ class TrainingLoop:
             self._stage, self._target = Stage.CATCHING_UP, self._position
             return
         self.group.muted = True
-        self._bring_back = self.captured.memento() if origin is Origin.BACK else lambda: None
+        if origin is Origin.BACK and self._bring_back is None:
+            self._bring_back = self.captured.memento()
         self._stage = Stage.CATCHING_UP
         try:
             self._find_target(origin)
@@ -459,7 +499,8 @@ class TrainingLoop:
 
     def _arrive(self, iteration: Iteration | None) -> None:
         """Be where the others are: take the state over, or give it."""
-        self._bring_back()
+        if self._bring_back is not None:
+            self._bring_back()
         self.variables.takes(self._origin is Origin.NEW)
         position = _Position(iteration)
         parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
@@ -487,7 +528,7 @@ class TrainingLoop:
         self.counting.go_on(self.variables.taken, passed)
         self.variables.taken.clear()
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
-        self._bring_back = lambda: None
+        self._bring_back = None
         self.group.muted = False
         self._session.begins(self._session.commits if self._route is None else self._route.commits)
 

@@ -189,9 +189,9 @@ def test_the_users_number_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> 
         (["torchrun", "--nproc-per-node=2"], ["torchrun", "training_script"]),
         (["torchrun", "--nnodes=two", "--nproc-per-node=1", "train.py"], ["--nnodes=two", "MIN:MAX"]),
         (["torchrun", "--virtual-local-rank", "train.py"], ["--virtual-local-rank", "not supported"]),
-        (["deepspeed", "--num_gpus=2", "train.py"], ["deepspeed", "flexo run python train.py"]),
-        (["/usr/bin/mpirun", "-np", "2", "python", "train.py"], ["mpirun", "flexo run python train.py"]),
-        (["horovodrun", "-np", "2", "python", "train.py"], ["horovodrun", "flexo run python train.py"]),
+        (["deepspeed", "--num_gpus=2", "train.py"], ["deepspeed", "python train.py"]),
+        (["/usr/bin/mpirun", "-np", "2", "python", "train.py"], ["mpirun", "python train.py"]),
+        (["horovodrun", "-np", "2", "python", "train.py"], ["horovodrun", "python train.py"]),
     ],
 )
 def test_what_cannot_be_launched_is_refused_by_name(command: list[str], words: list[str]) -> None:

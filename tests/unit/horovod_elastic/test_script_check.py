@@ -188,6 +188,31 @@ def test_a_break_that_all_workers_take_is_none(tmp_path: Path) -> None:
     assert in_loop(tmp_path, "", "if step >= 100: break").findings == ()
 
 
+# --- scripts that declare their state -------------------------------------------------------------------
+
+STREAM = "class Lines(torch.utils.data.IterableDataset):\n    pass\nlines = Lines()"
+
+
+def test_the_way_out_by_a_declaration_is_named(tmp_path: Path) -> None:
+    for text in (LOOP.format(setup=STREAM, body="pass"), "import torch"):
+        finding = the_one(checked(tmp_path, text))
+        assert says(finding.what, "flexo.elastic(...)", "docs/torch.md")
+
+
+@pytest.mark.parametrize(
+    "setup", [STREAM, "class Part(torch.utils.data.Sampler):\n    def __init__(self, num_replicas): pass"]
+)
+def test_what_a_script_may_have_declared_only_may_keep_its_size(tmp_path: Path, setup: str) -> None:
+    report = in_loop(tmp_path, f"import flexo\n{setup}\nflexo.elastic(lines=None)")
+    assert (the_one(report).level, report.elastic) == (Level.MAY_KEEP, True)
+
+
+def test_a_loop_of_the_scripts_own_is_known_if_it_declares_its_state(tmp_path: Path) -> None:
+    for text in ("import flexo\njob = flexo.elastic(a=1)", "from flexo import elastic\njob = elastic(a=1)"):
+        report = checked(tmp_path, text)
+        assert (report.tier, report.findings) == (Tier.DECLARED, ())
+
+
 # --- loaders ----------------------------------------------------------------------------------------------
 
 BEGIN = """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from says import says
 
 from flexo_cli import yarn_submission
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -15,6 +18,8 @@ from flexo_yarn.configuration import BadConfiguration, read_client
 from flexo_yarn.credentials import AM_RM_KIND, RM_KIND, Credentials, Token
 from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.site_settings import as_xml
+from horovod_elastic import accelerate_launch
+from horovod_elastic.launch_commands import Accelerated, Launch
 from horovod_elastic.platforms.base import NotInAJob, Refused
 from horovod_elastic.platforms.yarn.environment import RESOURCE_MANAGER, USER
 from horovod_elastic.platforms.yarn.files import Files, Shipped
@@ -130,24 +135,68 @@ def test_variables_are_given_or_taken_from_this_shell(monkeypatch: pytest.Monkey
             yarn_submission.variables_in([text])
 
 
+def launched(
+    *command: str, elastic: str = "2-8", variables: dict[str, str] | None = None
+) -> tuple[JobOptions, Launch]:
+    shape = Resources(0, 1, 512)
+    options = yarn_submission.options_of(
+        elastic, 2, shape, list(command), "", "", fungible=False, heterogeneous=False
+    )
+    return yarn_submission.as_launched(options, variables or {})
+
+
 @pytest.mark.parametrize(
-    ("command", "name"),
+    "command",
     [
-        (["torchrun", "--nproc-per-node=2", "train.py"], "torchrun"),
-        (["python", "-m", "torch.distributed.run", "train.py"], r"torch\.distributed\.run"),
-        (["accelerate", "launch", "train.py"], "accelerate launch"),
+        ["torchrun", "--nproc-per-node=2", "train.py", "--lr", "1"],
+        ["/opt/env/bin/torchrun", "--nnodes=1:4", "--rdzv-endpoint=here:1", "train.py", "--lr", "1"],
+        ["python", "-m", "torch.distributed.run", "train.py", "--lr", "1"],
     ],
 )
-def test_a_launcher_is_refused_by_name(command: list[str], name: str) -> None:
+def test_torchruns_command_starts_its_script_once_in_each_worker(command: list[str]) -> None:
+    """By the Python of the job's environment, whether or not this machine has torchrun."""
+    options, launch = launched(*command)
+    assert options.command == ("python", "-u", "train.py", "--lr", "1")
+    assert (options.minimum, options.maximum, launch.notes) == (2, 8, ())
+    assert dict(launch.variables) == {"OMP_NUM_THREADS": "1"}
+
+
+def test_variables_that_the_user_gives_to_the_job_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not those of the shell that submits."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("PYTHON_EXEC", "/of/this/shell")
+    assert dict(launched("torchrun", "train.py")[1].variables) == {"OMP_NUM_THREADS": "1"}
+    options, launch = launched(
+        "torchrun", "train.py", variables={"OMP_NUM_THREADS": "4", "PYTHON_EXEC": "/of/the/job"}
+    )
+    assert (options.command, launch.variables) == (("/of/the/job", "-u", "train.py"), ())
+
+
+def test_what_torchrun_was_told_and_has_no_effect_is_said() -> None:
+    assert says(launched("torchrun", "--nproc-per-node=4", "train.py")[1].notes[0], "4", "2")
+    assert says(launched("torchrun", "--tee=3", "train.py")[1].notes[0], "--tee")
+
+
+def test_accelerate_is_asked_by_the_python_that_submits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(python: str, arguments: Sequence[str]) -> Accelerated:
+        asked.append((python, list(arguments)))
+        return Accelerated(("train.py", "-x"), True, (("ACCELERATE_MIXED_PRECISION", "bf16"),), 2, (), "FSDP")
+
+    monkeypatch.setattr(accelerate_launch, "ask", ask)
+    options, launch = launched("accelerate", "launch", "--mixed_precision=bf16", "train.py", "-x")
+    assert asked == [(sys.executable, ["--mixed_precision=bf16", "train.py", "-x"])]
+    assert options.command == ("python", "-u", "train.py", "-x")
+    assert (options.minimum, options.maximum, launch.fixed) == (2, 2, "FSDP")
+
+
+@pytest.mark.parametrize("command", [["mpirun", "-np", "2", "python", "train.py"], ["deepspeed", "train.py"]])
+def test_launchers_that_start_processes_themselves_are_refused_by_name(command: list[str]) -> None:
     """Each worker would start workers."""
-
-    def options_of(command: list[str]) -> JobOptions:
-        shape = Resources(0, 1, 512)
-        return yarn_submission.options_of("", 2, shape, command, "", "", fungible=False, heterogeneous=False)
-
-    with pytest.raises(ValueError, match=name):
-        options_of(command)
-    assert options_of(["python", "train.py"]).command == ("python", "train.py")
+    with pytest.raises(ValueError, match=command[0]):
+        launched(*command)
+    assert launched("python", "train.py")[0].command == ("python", "train.py")
 
 
 def test_the_applicationmaster_reads_the_options_as_the_user_gave_them() -> None:
