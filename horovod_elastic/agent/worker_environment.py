@@ -67,6 +67,7 @@ def environment_of(
         FLEXO_BASE=str(job.workers),
         FLEXO_UNIT_SIZE=str(job.unit),
         FLEXO_UNIT=order.unit,
+        FLEXO_UNIT_PLACE=str(order.slot % job.unit),
         **_of_torchrun(projected_rank, job),
     )
     if order.newcomer:

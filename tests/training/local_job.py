@@ -117,7 +117,13 @@ class LocalJob:
 
 @contextlib.contextmanager
 def local_job(
-    folder: Path, script: Path, *arguments: str, workers: int = 2, maximum: int = 9, **variables: str
+    folder: Path,
+    script: Path,
+    *arguments: str,
+    workers: int = 2,
+    maximum: int = 9,
+    unit: int = 1,
+    **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
 
@@ -126,7 +132,7 @@ def local_job(
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
         nodes = (BaseNode("base", workers),)
-        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "")
+        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "", unit=unit)
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
         command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}

@@ -34,6 +34,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._on_gpus = False
+        self._members = GLOBAL_SET
+        """The number of the communicator's process set whose members this group has."""
         self._lock = threading.Lock()
         self.muted = True
         """Whether collectives have the effect of a group of one."""
@@ -48,14 +50,16 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def enter(self, communicator: Communicator) -> None:
         """Use this communicator. The group stays muted if it was."""
-        self._communicator, self._inside, self._on_gpus = communicator, None, False
         self.failure = ""
-        place = communicator.place
-        if place.size == 1:
+        self._enter(communicator, communicator.place.rank, communicator.place.size)
+
+    def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
+        self._communicator, self._inside, self._on_gpus = communicator, None, False
+        if size == 1:
             return
         try:
-            gloo = communicator.groups().gloo(GLOBAL_SET)
-            self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+            gloo = communicator.groups().gloo(self._members)
+            self._inside = torchs_own.plain_group(rank, size, gloo)
         except RuntimeError as error:  # a member is gone already
             if not self.guards:
                 raise
@@ -69,7 +73,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Tell the script its place in the communicator from now on."""
         assert self._communicator is not None
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
-        torchs_own.has_ranks(self, self._size)
+        torchs_own.has_ranks(self, range(self._size))
+
+    def weigh(self, weight: float, alike: int) -> None:
+        """Weigh this worker's gradients. `alike`: the number of workers that have the same samples."""
+        self.weight = weight
 
     def leave(self) -> None:
         """Be alone."""
@@ -286,7 +294,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The group inside, able to carry a tensor on that device."""
         if tensor is not None and tensor.is_cuda and not self._on_gpus:
             assert self._communicator is not None
-            nccl = self._communicator.groups().nccl(GLOBAL_SET, tensor.device)
+            nccl = self._communicator.groups().nccl(self._members, tensor.device)
             torchs_own.add_backend(self._inside, "cuda", "nccl", nccl)
             self._on_gpus = True
         return self._inside

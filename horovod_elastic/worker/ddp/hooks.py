@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -67,12 +67,20 @@ def _patch_what_is_made() -> None:
     from horovod_elastic.worker.ddp import loaders, torchs_own, training_loop
 
     loop = training_loop.current()
+    torchs_own.make_mesh_groups(loop.mesh_backend)
     torchs_own.around_every_step(loop.step)
     torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
     loaders.patch_dataloader(dataloader, loop)
     _remember(optim.Optimizer, loop.captured.optimizer)
     _remember(distributed.DistributedDataParallel, loop.captured.model)
     _remember(swa_utils.AveragedModel, loop.captured.averaged)
+
+
+def patch_fully_shard(module: ModuleType) -> None:
+    """Hook PyTorch's FSDP, right after its import."""
+    from horovod_elastic.worker.ddp import sharded, training_loop
+
+    sharded.patch(module, training_loop.current())
 
 
 def _remember(kind: Any, remember: Callable[[Any], None]) -> None:
@@ -138,12 +146,17 @@ def _session_for(world_size: int) -> Session | None:
 def _take_place(session: Session) -> TorchFrontEnd:
     """Take this worker's place among the founders; a newcomer is alone until it joins."""
     from horovod_elastic.core.c10d.torch_core import TorchCore
-    from horovod_elastic.worker.ddp import rates, training_loop
+    from horovod_elastic.worker.ddp import rates, training_loop, units
     from horovod_elastic.worker.ddp.deal import BatchRule
+    from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
+    from horovod_elastic.worker.ddp.unit_groups import UnitsGroup
 
-    front = TorchFrontEnd()
-    session.core = TorchCore(front)
+    unit = units.meet() if os.environ.get(ELASTIC) == "1" else None
+    group = ElasticGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
+    front = TorchFrontEnd(group)
+    unit_size = 1 if unit is None else unit.size
+    session.core = TorchCore(front, functools.partial(units.sets_across, size=unit_size))
     session.connect()
     if session.warming:
         session.core.alone()
@@ -233,11 +246,22 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         from horovod_elastic.worker.ddp import training_loop
 
         loop = training_loop.current()
-        if loop.runs:
+        if loop.runs and loop.unit is None:  # else it calls UnitsGroup.new_group
             loop.keep_size(f"dist.new_group() at {training_loop.caller()} makes a group of fixed ranks")
         return original(*args, **kwargs)
 
     return new_group
+
+
+def _cannot_resize(ranks: Sequence[int]) -> None:
+    from horovod_elastic.worker.ddp import training_loop
+
+    loop = training_loop.current()
+    loop.keep_size(
+        f"dist.new_group() at {training_loop.caller()} makes a group of the ranks {list(ranks)}. With"
+        f" --elastic-unit={loop.unit and loop.unit.size}, a group is inside a unit, or has the same place of"
+        " every unit"
+    )
 
 
 def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
