@@ -88,6 +88,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """All members' numbers, by rank, even while the group is muted. Raises RuntimeError."""
         own = torch.tensor(list(numbers), dtype=torch.int64)
         if self._inside is None:
+            if self.failure:
+                raise RuntimeError(self.failure)
             return [own.tolist()]
         everybodys = [torch.empty_like(own) for _ in range(self._inside.size())]
         self._inside.allgather([everybodys], [own]).wait()
@@ -97,6 +99,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Begin to broadcast, even while the group is muted; the function waits. Raises RuntimeError."""
         options = dist.BroadcastOptions()
         options.rootRank = rank
+        if self._inside is None:
+            raise RuntimeError("there is no group")
         return self._group_for(tensor).broadcast([tensor], options).wait  # type: ignore[no-any-return]
 
     def note_failure(self, error: object) -> None:

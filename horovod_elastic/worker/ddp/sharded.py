@@ -106,20 +106,26 @@ class ShardedModelPart:
 
 
 class ShardedOptimizerPart:
-    """An optimizer of such a model; see StatePart."""
+    """An optimizer of such a model, and its parameters; see StatePart.
+
+    A model in tensor parallelism and DistributedDataParallel does not list its parameters any more, once it
+    has made a pass. Those that the model part has, too, are sent once.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
 
     def own(self) -> Any:
         """See StatePart.own."""
-        return own_shards(self._optimizer.state_dict())
+        parameters = {number: each.detach() for number, each in enumerate(self._parameters())}
+        return own_shards({"parameters": parameters, "own": self._optimizer.state_dict()})
 
     room = own
 
     def take_over(self, theirs: Any) -> None:
         """See StatePart.take_over."""
-        own = self._optimizer.state_dict()
+        _write(dict(enumerate(self._parameters())), theirs["parameters"])
+        own, theirs = self._optimizer.state_dict(), theirs["own"]
         if {key: set(its) for key, its in own["state"].items()} != {
             key: set(its) for key, its in theirs["state"].items()
         }:
@@ -130,11 +136,14 @@ class ShardedOptimizerPart:
         for group, values in zip(self._optimizer.param_groups, theirs["param_groups"], strict=True):
             group.update({name: value for name, value in values.items() if name != "params"})
 
+    def _parameters(self) -> list[Any]:
+        return [each for group in self._optimizer.param_groups for each in group["params"]]
+
     def _as_mine(self, state: Any) -> Any:
         """Another worker's state of the same shards, for an optimizer that has none yet."""
-        params = [each for group in self._optimizer.param_groups for each in group["params"]]
+        parameters = self._parameters()
         return {
-            number: {name: _like(params[number], value) for name, value in its.items()}
+            number: {name: _like(parameters[number], value) for name, value in its.items()}
             for number, its in state.items()
         }
 

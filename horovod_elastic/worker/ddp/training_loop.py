@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import os
 import pickle
 import sys
 import traceback
@@ -459,7 +460,8 @@ class TrainingLoop:
         try:
             return self.unit.any_has(failed)
         except RuntimeError:
-            sys.exit("flexo: this worker ends: another worker of its unit is gone")
+            say("this worker ends: another worker of its unit is gone")
+            os._exit(1)  # an exit in order would say that the script has ended
 
     def _cannot_enter(self) -> None:
         """Tell the unit that this worker could not enter a generation, and waits for the next one."""
@@ -535,10 +537,10 @@ class TrainingLoop:
         """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
         assert self._session.core is not None
         transport, route, rank = self._session.core.transport(), self._route, self._session.rank
-        if transport is None or route is None:
-            return
         size, at = (1, 0) if self.unit is None else (self.unit.size, self.unit.place)
-        rank //= size  # those who have the same part of the state
+        if transport is None or route is None or self._session.size == size:
+            return
+        rank //= size  # of those who have the same part of the state
 
         if not route.givers:
             carry = functools.partial(self._from_root, route.root)

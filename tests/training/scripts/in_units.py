@@ -48,10 +48,17 @@ def local(value):
     return value.to_local() if hasattr(value, "to_local") else value
 
 
+def norm_of(parameters):
+    """The norm of the gradients of DTensors, of the whole model."""
+    norm = nn.utils.clip_grad_norm_(parameters, 100.0)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--way", choices=["hsdp", "tp"], required=True)
+    parser.add_argument("--sleep", type=float, default=0.02)
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -62,7 +69,7 @@ def main():
     inputs = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(SAMPLES))
     sampler = DistributedSampler(data, replicas, replica)
-    loader = DataLoader(data, batch_size=32 * UNIT // (UNIT if options.way == "hsdp" else 1), sampler=sampler)
+    loader = DataLoader(data, batch_size=32 * UNIT * replicas // dist.get_world_size(), sampler=sampler)
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
     def tell(event, **facts):
@@ -76,16 +83,16 @@ def main():
             optimizer.zero_grad()
             outputs = model(batch)
             cross_entropy(outputs, targets).backward()
-            norm = float(local(nn.utils.clip_grad_norm_(model.parameters(), 100.0)))
+            norm = norm_of(optimizer.param_groups[0]["params"])
             optimizer.step()
             scheduler.step()
             right += torch.tensor([float((outputs.argmax(1) == targets).sum()), len(targets)])
-            state = [local(each).double().abs().sum().item() for each in model.parameters()]
+            state = [local(each).double().abs().sum().item() for each in optimizer.param_groups[0]["params"]]
             moments = [local(its["exp_avg"]).double().abs().sum().item() for its in optimizer.state.values()]
             taken = int(next(iter(optimizer.state.values()))["step"])
             facts = {"taken": taken, "rate": scheduler.get_last_lr()[0], "norm": norm, "numbers": numbers.tolist()}
             tell("step", epoch=epoch, state=[*state, *moments], **facts)
-            time.sleep(0.02)
+            time.sleep(options.sleep)
         dist.all_reduce(right)
         stop = torch.tensor(float(Path(options.log_dir, "stop").exists()))
         dist.all_reduce(stop)
