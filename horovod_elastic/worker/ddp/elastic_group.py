@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,18 @@ from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
 from horovod_elastic.worker.ddp import torchs_own
 
+if TYPE_CHECKING:
+    from horovod_elastic.worker.ddp.units import Unit
+
 KEPT_BYTES = 1 << 20
 """Tensors of the script's own collectives up to this size get their values back if the collective fails."""
 
 
 class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     """The group (see the module). `rank`, `size`: what the script is told at first."""
+
+    unit: Unit | None = None
+    """The unit of this worker, in a job whose workers come and go in units."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -113,6 +119,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     def is_on_gpus(self) -> bool:
         """Whether tensors on GPUs go from GPU to GPU."""
         return self._on_gpus
+
+    @property
+    def of_alike(self) -> ElasticGroup:
+        """The group of the workers that have the same part of the state as this one."""
+        return self
 
     # --- for torch.distributed --------------------------------------------------------------------------
 

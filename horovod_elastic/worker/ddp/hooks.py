@@ -166,7 +166,7 @@ def _take_place(session: Session) -> TorchFrontEnd:
         session.found()
         front.group.take_place()
         front.group.muted = False
-    atexit.register(_say_end, session)
+    atexit.register(_say_end)
     if os.environ.get(ELASTIC) == "1":
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
         rate_rule = rates.rule_in(os.environ.get(rates.VARIABLE, ""))
@@ -174,7 +174,7 @@ def _take_place(session: Session) -> TorchFrontEnd:
     return front
 
 
-def _say_end(session: Session) -> None:
+def _say_end() -> None:
     """Say that the script has ended, if it has not called destroy_process_group, so that nobody joins it."""
     from horovod_elastic.worker.ddp import training_loop
 
@@ -184,7 +184,7 @@ def _say_end(session: Session) -> None:
     if loop.is_new:
         say("this worker cannot join: its script has ended before it came to where the others are")
         os._exit(1)
-    session.finished()
+    loop.finish()
 
 
 def _set_variables(session: Session) -> None:

@@ -69,7 +69,9 @@ class _WeighingReduceScatter:
     ) -> Any:
         if self._group.scatter_weight != 1.0:
             input_tensor.mul_(self._group.scatter_weight)
-        reduce = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # the new name, and the old
+        reduce = getattr(
+            dist, "reduce_scatter_single", dist.reduce_scatter_tensor
+        )  # the new name, and the old
         return reduce(output_tensor, input_tensor, op, group, async_op)
 
 

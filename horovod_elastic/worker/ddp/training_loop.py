@@ -21,7 +21,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -109,11 +109,12 @@ class TrainingLoop:
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
+        self._finished = False
 
     @property
     def unit(self) -> Unit | None:
         """The unit of this worker; None in a job without units."""
-        return getattr(self.group, "unit", None) if self.runs else None
+        return self.group.unit if self.runs else None
 
     def mesh_backend(self) -> str:
         """The backend for a mesh's dimension of all workers of the job, if those are one unit; else ""."""
@@ -217,10 +218,17 @@ class TrainingLoop:
         """End, in destroy_process_group: a script that makes the group again keeps the job's size."""
         if self._stage is Stage.IDLE:
             return
-        self._session.finished()
+        self.finish()
         if self._stage is not Stage.WARMING:
             self._stage = Stage.RIGID
             self.group.guards = False
+
+    def finish(self) -> None:
+        """Tell the leader that the script has ended, unless it ends because its unit has lost a worker."""
+        if self.unit is not None and not self._finished and not self.unit.lives():
+            self._end_with_unit()
+        self._finished = True
+        self._session.finished()
 
     # --- called by the script ---------------------------------------------------------------------------
 
@@ -460,8 +468,12 @@ class TrainingLoop:
         try:
             return self.unit.any_has(failed)
         except RuntimeError:
-            say("this worker ends: another worker of its unit is gone")
-            os._exit(1)  # an exit in order would say that the script has ended
+            self._end_with_unit()
+
+    @staticmethod
+    def _end_with_unit() -> NoReturn:
+        say("this worker ends: another worker of its unit is gone")
+        os._exit(1)  # an exit in order would say that the script has ended
 
     def _cannot_enter(self) -> None:
         """Tell the unit that this worker could not enter a generation, and waits for the next one."""
@@ -560,7 +572,7 @@ class TrainingLoop:
             state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
 
     def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
-        return getattr(self.group, "across", self.group).broadcast_from(root, message)
+        return self.group.of_alike.broadcast_from(root, message)
 
 
 class _Position(StatePart):

@@ -31,7 +31,7 @@ class UnitsGroup(ElasticGroup):
         self._muted = self._guards = False
         self._fixed_groups = 0
         super().__init__(0, 1)
-        self.unit = unit
+        self.unit: Unit = unit
         self.scatter_weight = 1.0
         """The factor for this worker's gradients where the workers of a unit reduce them first."""
         self._cannot_resize = cannot_resize
@@ -39,7 +39,12 @@ class UnitsGroup(ElasticGroup):
         """A group for flexo itself."""
         self._across.append(self.across)
 
-    @property  # type: ignore[override]
+    @property
+    def of_alike(self) -> ElasticGroup:
+        """See ElasticGroup.of_alike."""
+        return self.across
+
+    @property
     def muted(self) -> bool:
         """See ElasticGroup.muted."""
         return self._muted
@@ -50,7 +55,7 @@ class UnitsGroup(ElasticGroup):
         for each in self._across:
             each.muted = muted
 
-    @property  # type: ignore[override]
+    @property
     def guards(self) -> bool:
         """See ElasticGroup.guards."""
         return self._guards

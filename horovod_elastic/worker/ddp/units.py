@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ SIZE, NAME, PLACE = "FLEXO_UNIT_SIZE", "FLEXO_UNIT", "FLEXO_UNIT_PLACE"
 ADDRESS = "127.0.0.1"
 TIMEOUT_S = 1800.0
 """As long as PyTorch's own. The leader ends a unit that has lost a worker, and does not wait for this."""
+END_S = 60.0
 _AGREEMENT = 0
 """The number of the group with which a unit agrees; groups of the script have later ones."""
 
@@ -86,15 +88,35 @@ class Unit:
         They ask in the same places of the script. A worker that has failed knows the answer, and waits for
         nobody. Raises RuntimeError if a worker of the unit is gone.
         """
-        own = torch.tensor([int(failed)])
-        everybodys = [torch.zeros_like(own) for _ in range(self.size)]
-        work = self._groups.gloo(_AGREEMENT).allgather([everybodys], [own])
+        work, everybodys = self._tell(failed)
         if failed:
-            self._under_way.append((work, everybodys))  # Gloo still writes there
             return True
         work.wait()
         self._under_way.clear()
         return any(bool(each) for each in everybodys)
+
+    def lives(self) -> bool:
+        """Whether the unit is whole, as far as is known. All of its workers ask when the script ends.
+
+        Where one takes long to come there, the others wait END_S seconds.
+        """
+        work, _ = self._tell(False)
+        deadline = time.monotonic() + END_S
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.01)
+        try:
+            return bool(work.wait())
+        except RuntimeError:
+            return False
+
+    def _tell(self, failed: bool) -> tuple[Any, list[torch.Tensor]]:
+        own = torch.tensor([int(failed)])
+        everybodys = [torch.zeros_like(own) for _ in range(self.size)]
+        work = self._groups.gloo(_AGREEMENT).allgather([everybodys], [own])
+        self._under_way.append((work, everybodys))  # Gloo may write there after the caller has gone on
+        return work, everybodys
 
 
 def meet() -> Unit | None:

@@ -27,7 +27,9 @@ def net():
 
 def hsdp():
     """Replicas of a sharded model; each worker has its own samples."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // UNIT, UNIT), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(
+        "cpu", (dist.get_world_size() // UNIT, UNIT), mesh_dim_names=("replicate", "shard")
+    )
     model = net()
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh)
@@ -90,7 +92,12 @@ def main():
             state = [local(each).double().abs().sum().item() for each in optimizer.param_groups[0]["params"]]
             moments = [local(its["exp_avg"]).double().abs().sum().item() for its in optimizer.state.values()]
             taken = int(next(iter(optimizer.state.values()))["step"])
-            facts = {"taken": taken, "rate": scheduler.get_last_lr()[0], "norm": norm, "numbers": numbers.tolist()}
+            facts = {
+                "taken": taken,
+                "rate": scheduler.get_last_lr()[0],
+                "norm": norm,
+                "numbers": numbers.tolist(),
+            }
             tell("step", epoch=epoch, state=[*state, *moments], **facts)
             time.sleep(options.sleep)
         dist.all_reduce(right)
