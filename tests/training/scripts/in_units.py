@@ -71,7 +71,7 @@ def main():
     inputs = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(SAMPLES))
     sampler = DistributedSampler(data, replicas, replica)
-    loader = DataLoader(data, batch_size=32 * UNIT * replicas // dist.get_world_size(), sampler=sampler)
+    loader = DataLoader(data, batch_size=32 * dist.get_world_size() // replicas, sampler=sampler)
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
     def tell(event, **facts):
