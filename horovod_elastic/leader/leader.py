@@ -113,7 +113,8 @@ class Leader:
             inherited=inherited,
             since=since,
         )
-        self._oversight = Oversight(self, profiling_allowed=profiling.allowed())
+        allowed = profiling.allowed()
+        self._oversight = Oversight(self, profiling_allowed=allowed, unit=plan.base.unit)
         self._executor = CommandExecutor(
             self._agents,
             address,

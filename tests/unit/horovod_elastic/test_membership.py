@@ -703,7 +703,7 @@ def test_training_that_comes_to_its_end_although_a_founder_failed_early_is_no_fa
     assert world.end == End(0, "the script ended")
 
 
-# --- units of several workers --------------------------------------------------------------------------------
+# --- units of several workers ------------------------------------------------------------------------
 
 
 def test_a_unit_that_loses_a_worker_ends_and_is_started_again_as_a_whole() -> None:
