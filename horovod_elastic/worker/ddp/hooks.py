@@ -268,9 +268,11 @@ def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def broadcast_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
         from horovod_elastic.worker.ddp import training_loop
+        from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
 
         loop = training_loop.current()
-        if loop.runs and loop.group.muted:
+        group = kwargs.get("group") or (args[1] if len(args) > 1 else None)
+        if loop.runs and loop.group.muted and (group is None or isinstance(group, ElasticGroup)):
             return  # alone, a worker has its own objects: there is none to unpickle
         original(object_list, *args, **kwargs)
 
