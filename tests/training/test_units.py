@@ -80,8 +80,15 @@ def test_a_job_grows_and_shrinks_by_whole_units(tmp_path: Path, way: str) -> Non
         assert "exception" not in job.output().lower()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize(
+    ("way", "victim"),
+    [
+        ("hsdp", 0),
+        ("tp", 3),
+        pytest.param("hsdp", 3, marks=pytest.mark.thorough),
+        pytest.param("tp", 0, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_unit_that_loses_a_worker_ends_and_comes_again(tmp_path: Path, way: str, victim: int) -> None:
     """The other unit goes on alone meanwhile, from the last step that all have taken."""
     with local_job(tmp_path / "job", SCRIPT, "--way", way, unit=UNIT) as job:
@@ -120,3 +127,29 @@ def test_gradients_are_those_of_the_base_at_every_size(tmp_path: Path) -> None:
     compared = at_six.keys() & reference.keys()
     assert len(compared) > 10
     assert all(math.isclose(at_six[step], reference[step], rel_tol=1e-4) for step in compared)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("odd", ["dist.new_group() at in_units.py:", "[0, 3]", "--elastic-unit=2"]),
+        pytest.param(
+            *("whole", ["fully_shard() at in_units.py:", "(workers // 2, 2)"]), marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            *("skewed", ["DataLoader at in_units.py:", "num_replicas=3", "--elastic-unit=2"]),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_what_no_unit_can_have_keeps_the_job_at_its_size_and_is_named(
+    tmp_path: Path, way: str, words: list[str]
+) -> None:
+    """It trains on at that size."""
+    with local_job(tmp_path / "job", SCRIPT, "--way", way, workers=4, unit=UNIT) as job:
+        job.wait_until("steps", lambda: len(job.events("step")) > 40)
+        (line,) = [each for each in job.output().splitlines() if "keeps its size" in each]
+        assert [word for word in words if word not in line] == []
+        assert {each["size"] for each in job.events("step")} == {4}
+        job.stop()
+        assert job.wait() == 0, job.output()

@@ -46,6 +46,27 @@ def tp():
     return model, dist.get_world_size() // UNIT, dist.get_rank() // UNIT
 
 
+def whole():
+    """A model that is sharded over all workers."""
+    model = net()
+    fully_shard(model)
+    return model, dist.get_world_size(), dist.get_rank()
+
+
+def odd():
+    """A group that is neither inside a unit nor across units."""
+    dist.new_group([0, 3])
+    return hsdp()
+
+
+def skewed():
+    """Samples that are dealt out neither by workers nor by units."""
+    return hsdp()[0], 3, 0
+
+
+WAYS = {"hsdp": hsdp, "tp": tp, "whole": whole, "odd": odd, "skewed": skewed}
+
+
 def local(value):
     return value.to_local() if hasattr(value, "to_local") else value
 
@@ -59,13 +80,13 @@ def norm_of(parameters):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
-    parser.add_argument("--way", choices=["hsdp", "tp"], required=True)
+    parser.add_argument("--way", choices=WAYS, required=True)
     parser.add_argument("--sleep", type=float, default=0.02)
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model, replicas, replica = {"hsdp": hsdp, "tp": tp}[options.way]()
+    model, replicas, replica = WAYS[options.way]()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99)
     inputs = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(1))
