@@ -107,7 +107,7 @@ class UnitsGroup(ElasticGroup):
     def new_group(self, ranks: list[int], *_: Any, group_name: str = "", **__: Any) -> Any:
         """Make a group for torch.distributed, which calls this in dist.new_group; None for other ranks'."""
         size, own = self.unit.size, self.rank()
-        kind = kind_of(ranks, size, self.size())
+        kind = kind_of(ranks, size, self.size()) if ranks == sorted(ranks) else Kind.OTHER
         if kind is Kind.OTHER:
             self._cannot_resize(ranks)
         if own not in ranks:

@@ -1,10 +1,15 @@
-"""Which groups of ranks are inside a unit of several workers, and which lie across units."""
+"""Units of several workers: which groups of ranks are inside or across them, and how their workers agree."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from horovod_elastic.worker.ddp.units import Kind, kind_of, sets_across
+import pytest
+import torch
+import torch.distributed as dist
+
+from horovod_elastic.worker.ddp.units import Kind, Unit, kind_of, sets_across
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,45 @@ def test_of_one_unit_all_workers_are_inside_and_each_has_a_group_of_its_own_acro
 def test_each_place_of_a_unit_has_its_ranks() -> None:
     assert sets_across(6, 2) == [[0, 2, 4], [1, 3, 5]]
     assert sets_across(6, 1) == []
+
+
+# --- agreement: each worker of the unit has a thread here ------------------------------------------------
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as threads:
+        yield threads
+
+
+@pytest.fixture
+def unit(pool: ThreadPoolExecutor) -> list[Unit]:
+    store = dist.HashStore()
+    return list(pool.map(lambda place: Unit(3, place, store), range(3)))
+
+
+def test_all_workers_of_a_unit_hear_that_one_has_failed_and_it_waits_for_nobody(
+    unit: list[Unit], pool: ThreadPoolExecutor
+) -> None:
+    for failed in range(3):
+        assert unit[failed].any_has(True)
+        others = [each for each in unit if each is not unit[failed]]
+        assert list(pool.map(lambda each: each.any_has(False), others)) == [True, True]
+        assert list(pool.map(lambda each: each.any_has(False), unit)) == [False, False, False]
+
+
+def test_a_unit_is_whole_if_all_of_its_workers_come_to_the_end(
+    unit: list[Unit], pool: ThreadPoolExecutor
+) -> None:
+    assert list(pool.map(Unit.lives, unit)) == [True, True, True]
+
+
+def test_a_group_inside_a_unit_may_have_some_of_its_workers(
+    unit: list[Unit], pool: ThreadPoolExecutor
+) -> None:
+    def add(each: Unit) -> float:
+        own = torch.tensor([float(each.place)])
+        each.group([0, 2]).allreduce([own]).wait()
+        return float(own)
+
+    assert list(pool.map(add, [unit[0], unit[2]])) == [2.0, 2.0]
