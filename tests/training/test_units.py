@@ -117,6 +117,7 @@ def test_gradients_are_those_of_the_base_at_every_size(tmp_path: Path) -> None:
         train_at(job, 2)
         job.start("n1", 4)
         train_at(job, 6)
+        job.wait_until("some steps", lambda: len(norms(job, 6)) > 20)
         job.stop()
         assert job.wait() == 0, job.output()
         at_six = norms(job, 6)
