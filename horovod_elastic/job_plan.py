@@ -62,6 +62,9 @@ class BaseJob:
     heterogeneous: bool = False
     """Whether its workers may be on several GPU types in the same run (--elastic-heterogeneous)."""
 
+    unit: int = 1
+    """Number of workers that come and go together (flexo run --elastic-unit)."""
+
     @property
     def elastic(self) -> bool:
         """Whether the job may grow."""
@@ -103,6 +106,8 @@ class JobPlan:
         fields = asdict(self)
         fields["base"]["shape"] = _shape_fields(self.base.shape)
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
+        if self.base.unit == 1:  # older releases know no units
+            del fields["base"]["unit"]
         return json.dumps(fields, separators=(",", ":"))
 
 

@@ -44,6 +44,8 @@ STARTS_AGAIN = 3
 """Number of times that the agent of a node is restarted."""
 FIRST_PAUSE_S = 1.0
 """Pause before an agent's first restart; each further pause is twice as long."""
+UNIT_VARIABLE = "FLEXO_ELASTIC_UNIT"
+"""Environment variable for the value of --elastic-unit."""
 OTHERS_END_WITHIN_S = 75.0
 """Time for the other agents to end after the first one. The leader ends last, after its satellites."""
 TERMINATED_WITHIN_S = 10.0
@@ -82,6 +84,9 @@ Options for scripts of torch.distributed:
     --scale-lr=linear|sqrt
                         with --batch-rule=grow: when the job goes from A to B workers, learning rates are
                         multiplied by B/A, or by its square root. Without it, flexo changes no learning rate
+    --elastic-unit=N    workers come and go N at a time: each N workers are one replica of a model that is
+                        spread over them (FSDP with replicas, tensor parallelism). The workers on each node,
+                        MIN and MAX are multiples of N. Needs PyTorch 2.13
 Option for Horovod scripts:
     --epochs=N          how many epochs the script trains. Where its elastic state has an `epoch`, flexod then
                         knows how far it is, and policies go by that instead of the time limit
@@ -106,6 +111,7 @@ def main(arguments: list[str]) -> int:
     try:
         platform = registry.find(os.environ)
         base, command = _as_launched(platform.base_job(), command)
+        base = in_units(base, int(os.environ.pop(UNIT_VARIABLE, "1")))
         return run_job(platform, base, command)
     except (NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
@@ -133,6 +139,26 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
     return rest
 
 
+def _choose_unit(text: str) -> None:
+    """Take the value of --elastic-unit."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--elastic-unit={text}: allowed is a number of workers, from 1")
+    os.environ[UNIT_VARIABLE] = text
+
+
+def in_units(base: BaseJob, unit: int) -> BaseJob:
+    """The job, with workers that come and go by units. Raises ValueError if that cannot be."""
+    allowed = f"allowed is a multiple of {unit}"
+    for node in base.nodes:
+        if node.workers % unit:
+            said = f"node {node.name} has {node.workers} tasks"
+            raise ValueError(f"--elastic-unit={unit}: {said}; {allowed} on each node (--ntasks-per-node)")
+    for what, workers in (("minimum", base.minimum), ("maximum", base.maximum)):
+        if workers % unit:
+            raise ValueError(f"--elastic-unit={unit}: the {what} of --elastic is {workers}; {allowed}")
+    return replace(base, unit=unit)
+
+
 def _choose_one(option: str, variable: str, kind: type[enum.Enum]) -> Callable[[str], None]:
     """An option whose value is one of those of `kind`, told to workers in `variable`."""
 
@@ -148,6 +174,7 @@ def _choose_one(option: str, variable: str, kind: type[enum.Enum]) -> Callable[[
 _OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
     "--core": choice.choose,
     "--epochs": progress.declare,
+    "--elastic-unit": _choose_unit,
     "--batch-rule": _choose_one("--batch-rule", BATCH_RULE, BatchRule),
     "--scale-lr": _choose_one("--scale-lr", rates.VARIABLE, rates.RateRule),
 }

@@ -570,6 +570,7 @@ class GrantLedger:
             unscalable_why=report.unscalable_why if report else "",
             heterogeneous=base.elastic.heterogeneous,
             suspended=base.state is JobState.SUSPENDED,
+            unit=report.unit if report else 1,
         )
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:

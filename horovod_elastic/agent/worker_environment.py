@@ -65,6 +65,9 @@ def environment_of(
         HOROVOD_GLOO_IFACE=place.interface,
         FLEXO_ELASTIC="1" if job.elastic else "0",
         FLEXO_BASE=str(job.workers),
+        FLEXO_UNIT_SIZE=str(job.unit),
+        FLEXO_UNIT=order.unit,
+        FLEXO_UNIT_PLACE=str(order.slot % job.unit),
         **_of_torchrun(projected_rank, job),
     )
     if order.newcomer:

@@ -119,6 +119,7 @@ class CommandExecutor:
                 cross_rank=projected_rank.cross_rank,
                 cross_size=projected_rank.cross_size,
             ),
+            unit=start.unit,
         )
         self._trace.event("start", worker=start.worker_id, agent=start.agent, newcomer=start.newcomer)
         self._agents.tell(start.agent, workers_pb2.ToAgent(start_worker=order))

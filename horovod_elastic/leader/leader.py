@@ -98,6 +98,7 @@ class Leader:
             base_agents,
             taking_over=since if inherited else None,
             gap=100 + secrets.randbelow(10_000),
+            unit=plan.base.unit,
         )
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks()
@@ -112,7 +113,8 @@ class Leader:
             inherited=inherited,
             since=since,
         )
-        self._oversight = Oversight(self, profiling_allowed=profiling.allowed())
+        allowed = profiling.allowed()
+        self._oversight = Oversight(self, profiling_allowed=allowed, unit=plan.base.unit)
         self._executor = CommandExecutor(
             self._agents,
             address,

@@ -64,12 +64,12 @@ class OversightContext(Protocol):
 
 
 class Oversight:
-    """See the module. Times are monotonic seconds."""
+    """See the module. Times are monotonic seconds. `unit`: workers come and go by so many."""
 
-    def __init__(self, leader: OversightContext, *, profiling_allowed: bool) -> None:
+    def __init__(self, leader: OversightContext, *, profiling_allowed: bool, unit: int = 1) -> None:
         self._leader = leader
         self._profiling_allowed = profiling_allowed
-        self._commands = PendingCommands(profiling_allowed)
+        self._commands = PendingCommands(profiling_allowed, unit)
         self._watches: dict[float, StragglerWatch] = {}
         """One watch for each speed: only workers on equally fast GPUs should take equally long."""
         self._training = Training(0, ())

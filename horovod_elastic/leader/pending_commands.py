@@ -65,10 +65,11 @@ class _PendingCommand:
 
 
 class PendingCommands:
-    """See the module. Times are monotonic seconds."""
+    """See the module. Times are monotonic seconds. `unit`: workers come and go by so many."""
 
-    def __init__(self, profiling_allowed: bool) -> None:
+    def __init__(self, profiling_allowed: bool, unit: int = 1) -> None:
         self._profiling_allowed = profiling_allowed
+        self._unit = unit
         self._pending: _PendingCommand | None = None
         self._training = Training(0, ())
 
@@ -166,7 +167,7 @@ class PendingCommands:
             return [_done(command_id, _Outcome.OUTCOME_FAILED, profiling.OPTED_OUT)]
         low, high, there = wanted.workers.min, wanted.workers.max, len(self._training.workers)
         try:
-            profile = Profile(low, high, there, now, wanted.batches)
+            profile = Profile(low, high, there, now, wanted.batches, self._unit)
         except ValueError as error:
             return [_done(command_id, _Outcome.OUTCOME_FAILED, str(error))]
         self._pending = _PendingCommand(

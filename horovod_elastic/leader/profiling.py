@@ -98,11 +98,11 @@ class _Step:
 class Profile:
     """One profile under way. Sizes are taken from the largest down: a running job has its workers already."""
 
-    def __init__(self, low: int, high: int, there: int, now: float, batches: int = 0) -> None:
+    def __init__(self, low: int, high: int, there: int, now: float, batches: int = 0, unit: int = 1) -> None:
         """Profile the sizes `low` to `high`, but no more than the job's workers.
 
         `there`: number of workers that the job has. `batches`: mini-batches to measure; 0: BATCHES. Times are
-        monotonic. Raises ValueError for a range that cannot be measured.
+        monotonic. `unit`: sizes are multiples of it. Raises ValueError for a range that cannot be measured.
         """
         if not 1 <= low <= high:
             raise ValueError(f"{low}-{high} workers: 1 <= MIN <= MAX is allowed")
@@ -112,7 +112,10 @@ class Profile:
             raise ValueError(f"{batches} mini-batches at each size: at most {MOST_BATCHES} are allowed")
         self.left_out = [f"more than {there} workers, because the job has {there}"] if high > there else []
         """The sizes that were left out, each with the reason."""
-        self._todo = list(sizes_between(low, min(high, there)))
+        whole = {size - size % unit for size in sizes_between(low, min(high, there))} - {0}
+        if not whole:
+            raise ValueError(f"{low}-{high} workers: the job has units of {unit}")
+        self._todo = sorted(whole, reverse=True)
         self._batches = batches or BATCHES
         self._points: list[ProfilePoint] = []
         self._generation = 0

@@ -89,6 +89,7 @@ class Reporter:
             flexo_version=_release(),
             term=self._lease.term,
             run=lease_place.parse(self._plan.leases).run,
+            unit=base.unit if base.unit > 1 else 0,
         )
 
     def _oriented(self, now: float) -> bool:

@@ -26,30 +26,32 @@ def _called(rule: str, module: str, names: str, what: str) -> _Called:
     return _Called(rule, module, frozenset(names.split()), what)
 
 
+_UNITS = ". For replicas of several workers, see flexo run --elastic-unit"
+
 _CALLED = (
     _called(
         "new-group",
         "torch.distributed",
         "new_group new_subgroups new_subgroups_by_enumeration split_group",
-        "makes a group of fixed ranks. Collectives of all workers need no group",
+        "makes a group of fixed ranks. Collectives of all workers need no group" + _UNITS,
     ),
     _called(
         "device-mesh",
         "torch.distributed",
         "init_device_mesh DeviceMesh",
-        "arranges a fixed number of ranks",
+        "arranges a fixed number of ranks" + _UNITS,
     ),
     _called(
         "fsdp",
         "torch.distributed",
         "FullyShardedDataParallel FSDP fully_shard",
-        "shards the model over the workers. DistributedDataParallel keeps it whole on each",
+        "shards the model over the workers. DistributedDataParallel keeps it whole on each" + _UNITS,
     ),
     _called(
         "tensor-parallel",
         "torch.distributed",
         "parallelize_module distribute_tensor distribute_module PipelineStage",
-        "splits the model over the workers",
+        "splits the model over the workers" + _UNITS,
     ),
     _called(
         "zero-redundancy",

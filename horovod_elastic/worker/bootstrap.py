@@ -44,6 +44,7 @@ def install() -> None:
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
     patching.after_import({"torch": _torch_hook, "torch._dynamo.trace_rules": _dynamo_hook})
+    patching.after_import({"torch.distributed.fsdp._fully_shard._fully_shard": _fully_shard_hook})
     patching.after_import(frameworks.patches())
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
@@ -57,6 +58,12 @@ def _torch_hook() -> patching.Patch:
     from horovod_elastic.worker.ddp import hooks
 
     return hooks.patch_torch
+
+
+def _fully_shard_hook() -> patching.Patch:
+    from horovod_elastic.worker.ddp import hooks
+
+    return hooks.patch_fully_shard
 
 
 def _dynamo_hook() -> patching.Patch:

@@ -88,6 +88,8 @@ class Session:
         """A digest of what must be the same on all workers; "" if the script has told nothing."""
         self.samples_per_step = 0
         """The number of this worker's samples in a step, if the script has said so; else 0."""
+        self.on_cannot_enter: Callable[[], None] = lambda: None
+        """Called by the training thread when it cannot enter a generation, and is to wait for another one."""
         self._part = ParticipantState()
         self._changed = threading.Condition()
         self._places: dict[int, RankPlacement] = {}
@@ -250,6 +252,7 @@ class Session:
         try:
             core.switch(word.generation)
         except CoreFailed:
+            self.on_cannot_enter()
             return self.recover()
         place = self._places[word.generation]
         with self._changed:

@@ -120,14 +120,20 @@ class LocalJob:
 
 @contextlib.contextmanager
 def local_job(
-    folder: Path, script: Path, *arguments: str, workers: int = 2, maximum: int = 9, **variables: str
+    folder: Path,
+    script: Path,
+    *arguments: str,
+    workers: int = 2,
+    maximum: int = 9,
+    unit: int = 1,
+    **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
 
     With `maximum` workers in its base, it has a fixed size.
     """
     command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
-    with job_of(folder, command, workers=workers, maximum=maximum, **variables) as job:
+    with job_of(folder, command, workers=workers, maximum=maximum, unit=unit, **variables) as job:
         yield job
 
 
@@ -138,6 +144,7 @@ def job_of(
     *,
     workers: int = 2,
     maximum: int = 9,
+    unit: int = 1,
     work: Path = Path(),
     **variables: str,
 ) -> Iterator[LocalJob]:
@@ -145,7 +152,7 @@ def job_of(
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
         nodes = (BaseNode("base", workers),)
-        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "")
+        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "", unit=unit)
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}
         job = LocalJob(folder, plan, command, environment, work)

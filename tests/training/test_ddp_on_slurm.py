@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from elastic_jobs import SCRIPTS, Submit
+from elastic_jobs import SCRIPTS, TRACE, Submit
 
 from flexo_lab import Lab
 
 pytestmark = pytest.mark.slow
 
 
-def launch(script: str, *arguments: str) -> str:
+def launch(script: str, *arguments: str, options: Sequence[str] = ()) -> str:
     """As a user would start it, in the job's folder."""
     flexo = Path(sys.executable).parent / "flexo"
-    command = [str(flexo), "run", sys.executable, str(SCRIPTS / script), *arguments]
+    command = [str(flexo), "run", *options, sys.executable, str(SCRIPTS / script), *arguments]
     return f"{shlex.join(command)} --log-dir $PWD/logs"
 
 
@@ -62,4 +64,26 @@ def test_what_keeps_it_at_its_size_is_named(submit: Submit, alone: Lab) -> None:
 
     job.wait_until("flexo why", lambda: "new_group" in why())
     assert "keeps_its_size.py:" in why()
+    job.cancel()
+
+
+def test_a_sharded_model_grows_by_whole_units(submit: Submit, alone: Lab) -> None:
+    """flexod grants units of two workers, although an odd number of GPUs is idle on each other node."""
+    for node in alone.run(["sinfo", "--noheader", "-N", "--format=%N", "--partition=train"]).stdout.split():
+        take = ["sbatch", "--parsable", f"--nodelist={node}", "-n", "1", "--gpus-per-task=1"]
+        alone.run([*take, "--output=/dev/null", "--wrap", "sleep 600"])
+    run = launch("in_units.py", "--way", "hsdp", "--sleep", "0.1", options=["--elastic-unit=2"])
+    task = ("-n", "2", "-N", "1", "--gpus-per-task=1")
+    job = submit("in_units.py", elastic="2-9", options=task, launch=run, environment=[TRACE])
+    job.wait_until("a usage error", lambda: "multiple of 2" in job.output())
+    job = submit("in_units.py", elastic="2-8", options=task, launch=run, environment=[TRACE])
+
+    def sizes() -> set[int]:
+        return {each["size"] for each in job.events("step") if each["world"]}
+
+    job.wait_until("three units", lambda: 6 in sizes())
+    assert sizes() <= {2, 4, 6}
+    lines = (job.folder / "trace").read_text().splitlines()
+    granted = [each["workers"] for each in map(json.loads, lines) if each["event"] == "grant"]
+    assert granted == [2, 2]
     job.cancel()

@@ -77,6 +77,8 @@ class LeaderReport:
     """The leader's reason why `scalable` stays false."""
     progress: float = 0.0
     """The part of its training that is done, 0 to 1; 0: not known."""
+    unit: int = 1
+    """The number of workers that come and go together, on one node."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
         """The leader's report on one satellite; None: it reports nothing about that satellite."""
@@ -143,6 +145,9 @@ class ElasticJob:
     suspended: bool = False
     """Whether its base is suspended: the job trains nothing, and nothing is granted until its base is
     resumed."""
+    unit: int = 1
+    """The number of workers that come and go together, on one node: one replica of a model that is spread
+    over them."""
 
     @property
     def granted_workers(self) -> int:
@@ -154,4 +159,8 @@ class ElasticJob:
     @property
     def ceiling(self) -> int:
         """The most workers that the job may have now: the range's maximum, or the owner's cap."""
-        return self.workers.max if self.wanted is None else self.workers.clamp(self.wanted)
+        return self.whole(self.workers.max if self.wanted is None else self.workers.clamp(self.wanted))
+
+    def whole(self, workers: int) -> int:
+        """The largest size of whole units that is at most this number of workers, or that of the base."""
+        return max(self.base_workers, workers - (workers - self.base_workers) % self.unit)

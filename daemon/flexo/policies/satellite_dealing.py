@@ -14,7 +14,7 @@ from flexo_protos.resources import Resources
 
 
 def deal_idle(plan: PlanInMaking) -> None:
-    """Deal one worker at a time to the job with the fewest, until no job can get one.
+    """Deal one worker, or one unit, at a time to the job with the fewest workers, until no job can get one.
 
     A job that may not grow yet takes part, so that its workers are kept for it; it gets no grant.
     """
@@ -32,24 +32,25 @@ def deal_idle(plan: PlanInMaking) -> None:
 
 
 def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
-    """Deal one more worker to the job, on the node that it has opened or on a new one. False: there is no
-    room.
+    """Deal one more worker, or one unit, to the job, on the node that it has opened or on a new one. False:
+    there is no room.
 
     If satellites are few, deal at once all workers that the job is expected to get on a new node: other jobs
     could not open another satellite for their part of it.
     """
-    if job.workers >= job.target.workers:
+    shape, workers = job.job.shape, job.job.unit
+    if job.workers + workers > job.target.workers:
         return False
-    shape, workers = job.job.shape, 1
     room = plan.rooms.get(job.open_node)
-    if room is None or not room.idle.holds(shape):
-        wanted = max(1, expected - job.workers)
+    if room is None or room.idle.holds(shape) < workers:
+        wanted = max(workers, expected - job.workers)
         room = _best_room(plan, job, wanted) if plan.satellites_left else None
         if room is None:
             return False
         plan.satellites_left -= 1
         if plan.satellites_are_few:
-            workers = min(wanted, room.idle.holds(shape), job.target.workers - job.workers)
+            most = min(wanted, room.idle.holds(shape), job.target.workers - job.workers)
+            workers = most - most % workers
     room.take(shape * workers)
     plan.index.changed(room.node.name)
     job.open_node = room.node.name
@@ -69,6 +70,8 @@ def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> NodeCapacity 
     pays_there = partial(plan.pays_with, job)
     for name in plan.index.tightest_first(plan.kind(job.job), wanted, pays_there):
         if name in job.closed or name in job.dealt:
+            continue
+        if plan.rooms[name].idle.holds(job.job.shape) < job.job.unit:
             continue
         if name not in job.job.base_nodes:
             return plan.rooms[name]

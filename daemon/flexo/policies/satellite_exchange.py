@@ -130,6 +130,7 @@ def _least_needed(
         room = plan.rooms[name]
         free = room.idle + room.coming + standing.resources
         gain = min(poor.target.workers - poor.workers, free.holds(poor.job.shape))
+        gain -= gain % poor.job.unit
         lost = standing.grant.workers - (rich.workers - rich.target.workers)
         rank = lost, standing.started_at, standing.grant.grant_id
         if gain > max(0, lost) and (best is None or rank < best[0]):
@@ -170,8 +171,8 @@ def _worst_after(plan: PlanInMaking, poor: JobInPlan, rich: JobInPlan, standing:
 def _share_out(
     free: Resources, room: NodeCapacity, poor: JobInPlan, rich: JobInPlan, rich_workers: int, *, alone: bool
 ) -> tuple[int, int]:
-    """The sizes of both jobs once `free` of one node has been dealt to them, a worker at a time to the
-    smaller.
+    """The sizes of both jobs once `free` of one node has been dealt to them, a worker or a unit at a time to
+    the smaller.
 
     `alone`: deal to the poor job only.
     """
@@ -181,9 +182,9 @@ def _share_out(
     while open_to:
         is_poor = min(open_to, key=lambda who: (sizes[who], jobs[who].job.key))
         job = jobs[is_poor].job
-        if sizes[is_poor] >= job.ceiling or not free.holds(job.shape):
+        if sizes[is_poor] + job.unit > job.ceiling or free.holds(job.shape) < job.unit:
             open_to.discard(is_poor)
             continue
-        free = free.minus(job.shape)
-        sizes[is_poor] += 1
+        free = free.minus(job.shape * job.unit)
+        sizes[is_poor] += job.unit
     return sizes[True], sizes[False]

@@ -137,7 +137,7 @@ class _Planner:
         for target in targets.jobs:
             job = plan.jobs.get(target.job)
             if job is not None:
-                workers = max(job.job.base_workers, min(target.workers, job.job.ceiling))
+                workers = job.job.whole(min(target.workers, job.job.ceiling))
                 job.target = replace(target, workers=workers)
 
     def _left_out(self, growing: Sequence[JobInPlan]) -> set[JobKey]:

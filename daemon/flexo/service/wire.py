@@ -85,6 +85,8 @@ class Introduction:
     release: str = ""
     """The leader's release; "": the leader is too old to report it."""
     fence: Fence = UNFENCED
+    unit: int = 1
+    """The number of workers that come and go together."""
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
@@ -106,7 +108,16 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         base_nodes=tuple(_matching("base_nodes", name, _NAME) for name in hello.base_nodes),
         release=one_line(hello.flexo_version, _LONGEST_RELEASE),
         fence=Fence(_matching("run", hello.run, _RUN), hello.term),
+        unit=_unit(hello),
     )
+
+
+def _unit(hello: jobs_pb2.Hello) -> int:
+    unit = hello.unit or 1
+    if hello.workers.min % unit or hello.workers.max % unit:
+        said = f"{hello.workers.min}-{hello.workers.max}"
+        raise Malformed(f"unit {unit} of workers {said}: both are multiples of the unit")
+    return int(unit)
 
 
 def _worker(hello: jobs_pb2.Hello) -> Resources:
@@ -167,6 +178,7 @@ def leader_report(
         pending_command=one_line(report.pending_command),
         unscalable_why=one_line(report.unscalable_why),
         progress=_part("progress", report.progress),
+        unit=job.unit,
     )
 
 

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from horovod_elastic.core import python_layer
@@ -34,10 +34,16 @@ class FrontEnd(Protocol):
 
 
 class TorchCore:
-    """The Core on torch.distributed. Made once, when `front` is ready to adopt communicators."""
+    """The Core on torch.distributed. Made once, when `front` is ready to adopt communicators.
 
-    def __init__(self, front: FrontEnd) -> None:
+    `sets_of`: the sets of ranks of every generation with this number of workers, beside the script's.
+    """
+
+    def __init__(
+        self, front: FrontEnd, sets_of: Callable[[int], Sequence[Sequence[int]]] = lambda _: ()
+    ) -> None:
         self.process_sets: Sequence[Any] = ()
+        self._sets_of = sets_of
         self._front = front
         self._present: Communicator | None = None
         self._pid = os.getpid()
@@ -63,6 +69,7 @@ class TorchCore:
     def prepare(self, place: RankPlacement) -> None:
         """See Core.prepare."""
         sets, present = [each.ranks for each in self.process_sets], self._present
+        sets += self._sets_of(place.size)
         gpu = None if present is None else present.gpu()
         communicator = Communicator(place, sets, self._front.timeline, gpu)
         with self._lock:

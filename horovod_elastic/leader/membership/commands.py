@@ -29,6 +29,8 @@ class Start:
     slot: int
     newcomer: bool
     projected_rank: RankAssignment
+    unit: str = ""
+    """The name of the worker's unit, for the workers that meet in it; "": each worker is a unit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Membership:
     `base_agents`: names of the base's agents in the cluster's order of nodes; rank 0 begins on the first.
     `taking_over`: time at which this leader began, if the job runs already; else None. A new leader numbers
     generations and workers from `gap` beyond those that it hears of, because it may not know all that an
-    earlier leader began.
+    earlier leader began. `unit`: the number of workers that come and go together.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Membership:
         *,
         taking_over: float | None = None,
         gap: int = 100,
+        unit: int = 1,
     ) -> None:
         self._base_workers = base_workers
         self._gap = gap
         self._takeover = Takeover(taking_over or 0.0)
         self._job = JobState(taking_over is not None)
-        self._roster = Roster(base_agents)
+        self._roster = Roster(base_agents, unit)
         self._changes = Changes(self._job, self._roster)
         self._staff = Staff(self._job, self._roster, self._changes)
 
@@ -224,7 +225,8 @@ class Membership:
 
     def limit(self, workers: int | None, now: float) -> list[Command]:
         """Train with at most `workers` workers (None: with all). The others step aside and stay warm."""
-        self._job.limit = workers
+        unit = self._roster.unit
+        self._job.limit = None if workers is None else max(unit, workers - workers % unit)
         return self._proceed(now)
 
     def stand_still(self, still: bool, now: float) -> list[Command]:
@@ -303,8 +305,10 @@ class Membership:
         return self._proceed(now)
 
     def _fits(self, worker: Worker) -> bool:
-        """Whether the worker's model exchanges the same messages as that of the present members."""
-        return all(each.layout in ("", worker.layout) for each in self._roster.members())
+        """Whether the worker's model exchanges the same messages as those of members in the same place."""
+        unit = self._roster.unit
+        peers = [each for each in self._roster.members() if each.rank % unit == worker.slot % unit]
+        return all(each.layout in ("", worker.layout) for each in peers)
 
     def _arrived(self, worker: Worker, now: float) -> list[Command]:
         if worker.state is WorkerState.FINISHED and not worker.member:

@@ -31,9 +31,12 @@ def founders(roster: Roster, base_workers: int) -> Selection | None:
 
 
 def survivors(roster: Roster) -> list[Worker]:
-    """The rest of a broken generation, once all its members are back at their last commit; else empty."""
+    """The rest of a broken generation, once all its members are back at their last commit; else empty.
+
+    The rest of a unit that has lost a worker is on its way out, too.
+    """
     members = roster.members()
-    if any(worker.state is WorkerState.TRAINING for worker in members):
+    if any(worker.state is WorkerState.TRAINING or not roster.is_whole(worker) for worker in members):
         return []
     return [worker for worker in members if worker.state is WorkerState.ARRIVED]
 
@@ -72,12 +75,13 @@ def resized(roster: Roster, job: JobState) -> Selection | None:
 def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:
     """Newcomers that may join, in order of agent and slot, up to the limit.
 
-    All workers of their agent that are not members must be ready.
+    All workers of their agent that are not members must be ready, and their units whole.
     """
     result: list[Worker] = []
     for agent in roster.agents.values():
         outside = [w for w in roster.of(agent.name) if w.alive and not w.member]
-        if outside and not agent.leaving and all(w.state is WorkerState.READY for w in outside):
+        ready = all(w.state is WorkerState.READY and roster.is_whole(w) for w in outside)
+        if outside and not agent.leaving and ready:
             result += sorted(outside, key=lambda worker: worker.slot)
     return result if limit is None else result[: max(0, limit - staying)]
 

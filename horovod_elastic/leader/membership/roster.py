@@ -177,9 +177,13 @@ class Agent:
 
 
 class Roster:
-    """All agents and workers by name. `base_agents`: the base's agents; rank 0 begins on the first."""
+    """All agents and workers by name. `base_agents`: the base's agents; rank 0 begins on the first.
 
-    def __init__(self, base_agents: Sequence[str]) -> None:
+    `unit`: the number of workers that come and go together. They stand in consecutive slots of one agent.
+    """
+
+    def __init__(self, base_agents: Sequence[str], unit: int = 1) -> None:
+        self.unit = unit
         self.agents: dict[str, Agent] = {}
         self.workers: dict[str, Worker] = {}
         self._base_agents = list(base_agents)
@@ -192,6 +196,15 @@ class Roster:
     def of(self, agent: str) -> list[Worker]:
         """All workers of this agent, dead or alive."""
         return [worker for worker in self.workers.values() if worker.agent == agent]
+
+    def unit_of(self, worker: Worker) -> list[Worker]:
+        """The living workers of this worker's unit; the worker that was started first comes first."""
+        number = worker.slot // self.unit
+        return [each for each in self.of(worker.agent) if each.alive and each.slot // self.unit == number]
+
+    def is_whole(self, worker: Worker) -> bool:
+        """Whether all workers of this worker's unit live."""
+        return len(self.unit_of(worker)) == self.unit
 
     def alive(self) -> list[Worker]:
         """All workers whose processes run."""
@@ -240,10 +253,13 @@ class Roster:
         ]
         expected = places(self.in_order(self.members(), waiting))
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
-        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank)
+        unit = self.unit_of(worker)[0].worker_id if self.unit > 1 else ""
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank, unit)
 
     def _lacks_first(self, worker: Worker) -> bool:
         """Whether no script knows itself as rank 0 any more, and that of `worker` is to do so."""
+        if worker.slot % self.unit:
+            return False
         tells = any(each.layout for each in self.members())  # scripts that take the state from any rank
         return tells and self.agent_of(worker).base and not any(each.told_first for each in self.alive())
 
@@ -251,16 +267,18 @@ class Roster:
         """The workers by rank. The worker with the most commits comes first: all others take over its state.
 
         A worker whose script was told rank 0 comes before it: such scripts take the state from any rank. An
-        agent's workers stand together, by slot. Those of the first worker's agent come before all others.
+        agent's workers stand together, by slot. Those of the first worker's agent come before all others, and
+        there those of its unit.
         """
         first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
         first = next((worker for worker in (*staying, *joining) if worker.told_first), first)
+        leading = None if first is None else (first.agent, first.slot // self.unit)
         agents = [*self._base_agents, *self.agents]
 
         def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:
             with_first = first is not None and worker.agent == first.agent
-            at = agents.index(worker.agent)
-            return not with_first, not self.agent_of(worker).base, at, worker is not first, worker.slot
+            at, unit = agents.index(worker.agent), (worker.agent, worker.slot // self.unit)
+            return not with_first, not self.agent_of(worker).base, at, unit != leading, worker.slot
 
         return sorted([*staying, *joining], key=key)
 

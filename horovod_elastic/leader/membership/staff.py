@@ -28,8 +28,10 @@ class Staff:
         """Start workers in the slots that have none."""
         if agent.leaving or (self._job.finishing and (self._job.founded or not agent.base)):
             return []
-        taken = {worker.slot for worker in self._roster.of(agent.name) if worker.alive}
-        free = [slot for slot in range(agent.slots) if slot not in taken]
+        unit = self._roster.unit
+        taken = {worker.slot // unit for worker in self._roster.of(agent.name) if worker.alive}
+        whole = agent.slots - agent.slots % unit
+        free = [slot for slot in range(whole) if slot // unit not in taken]
         added = [self._add(agent, slot, now) for slot in free]
         return [self._roster.start(worker) for worker in added]
 
@@ -38,14 +40,17 @@ class Staff:
         return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
 
     def _replace(self, worker: Worker, now: float) -> list[Command]:
-        """Restart a worker that died in its slot, or give up a satellite whose workers keep dying."""
+        """Restart a unit that died in its slots, or give up a satellite whose workers keep dying."""
         agent = self._roster.agent_of(worker)
-        if any(other.alive and other.slot == worker.slot for other in self._roster.of(agent.name)):
-            return []  # the worker was replaced before, and its end is reported again
-        used = agent.restarts.get(worker.slot, 0)
+        if self._roster.unit_of(worker):
+            return []  # others are about to end, or it was replaced before and its end is reported again
+        first = worker.slot - worker.slot % self._roster.unit
+        used = agent.restarts.get(first, 0)
         if used < RESTARTS_PER_SLOT:
-            agent.restarts[worker.slot] = used + 1
-            return [self._roster.start(self._add(agent, worker.slot, now))]
+            agent.restarts[first] = used + 1
+            slots = range(first, first + self._roster.unit)
+            added = [self._add(agent, slot, now) for slot in slots]
+            return [self._roster.start(each) for each in added]
         if agent.base:
             return []
         return self.send_away(agent, f"its workers died {used + 1} times", now)
@@ -57,6 +62,8 @@ class Staff:
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
         if was is WorkerState.LEAVING:
             return commands
+        if exit_code != 0 and was is not WorkerState.FINISHED:
+            commands += self._kill_unit_of(worker)
         agent = self._roster.agent_of(worker)
         matters = member or end_matters(worker, was, exit_code)
         if exit_code == 0 and matters and not agent.leaving:
@@ -71,6 +78,14 @@ class Staff:
         if not worker.newcomer and not worker.in_loop:
             self._doom(now)
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
+
+    def _kill_unit_of(self, worker: Worker) -> list[Command]:
+        """Kill the other workers of a unit that has lost this worker. They can do nothing without it."""
+        why = f"worker {worker.worker_id} of its unit is gone"
+        others = self._roster.unit_of(worker)
+        if any(each.slot == worker.slot for each in others):
+            return []  # the unit was replaced before
+        return [Kill(each.worker_id, each.agent, why) for each in others]
 
     def _was_taken(self, agent: Agent, exit_code: int) -> bool:
         """Whether the cluster, and not the script, has ended a worker: a satellite's, while the job ends."""

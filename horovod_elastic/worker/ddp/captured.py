@@ -29,13 +29,15 @@ class Captured:
         self._optimizers: list[weakref.ref[Any]] = []
         self._of_frameworks: list[Callable[[], StatePart]] = []
         self.declared = DeclaredState(self._objects)
+        self.sharded = False
+        """Whether a worker may have only a part of each tensor, as in a job with units."""
 
     def part(self, make: Callable[[], StatePart]) -> None:
         """Hand over one more part with the state, such as a framework's counters."""
         self._of_frameworks.append(make)
 
     def model(self, model: Any) -> None:
-        """Remember a DistributedDataParallel model."""
+        """Remember a DistributedDataParallel model, or one of fully_shard()."""
         self._models.append(weakref.ref(model))
 
     def averaged(self, model: Any) -> None:
@@ -47,8 +49,10 @@ class Captured:
         self._optimizers.append(weakref.ref(optimizer))
 
     def models(self) -> list[Any]:
-        """The DistributedDataParallel models that live."""
-        return _living(self._models)
+        """The models that live. One of fully_shard() is a part of another, most often, and then left out."""
+        found = _living(self._models)
+        inner = {id(each) for model in found for each in model.modules() if each is not model}
+        return [each for each in found if id(each) not in inner]
 
     def averaged_models(self) -> list[Any]:
         """The averages of models that live."""
@@ -68,10 +72,18 @@ class Captured:
 
     def parts(self) -> list[StatePart]:
         """Everything that a worker without the state receives, in the same order on all workers."""
-        models = [ModelPart(each) for each in [*self.models(), *_living(self._averaged)]]
-        optimizers = [OptimizerPart(each) for each in self.optimizers()]
+        of_model, of_optimizer = self._kinds()
+        models = [of_model(each) for each in [*self.models(), *_living(self._averaged)]]
+        optimizers = [of_optimizer(each) for each in self.optimizers()]
         others = [*self.declared.parts(), *(make() for make in self._of_frameworks)]
         return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
+
+    def _kinds(self) -> tuple[Callable[[Any], StatePart], Callable[[Any], StatePart]]:
+        if not self.sharded:
+            return ModelPart, OptimizerPart
+        from horovod_elastic.worker.ddp.sharded import ShardedModelPart, ShardedOptimizerPart
+
+        return ShardedModelPart, ShardedOptimizerPart
 
     def memento(self) -> Callable[[], None]:
         """Remember what a script changes in a step that does not count; the function brings it back.
@@ -140,11 +152,12 @@ class _BufferSync(StatePart):
         self._models = models
 
     def own(self) -> Any:
-        return [model.require_forward_param_sync for model in self._models]
+        return [getattr(model, "require_forward_param_sync", None) for model in self._models]
 
     def take_over(self, theirs: Any) -> None:
         for model, its in zip(self._models, theirs, strict=True):
-            model.require_forward_param_sync = its
+            if its is not None:
+                model.require_forward_param_sync = its
 
 
 class _Stateful(StatePart):

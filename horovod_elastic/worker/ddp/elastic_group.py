@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,18 @@ from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
 from horovod_elastic.worker.ddp import torchs_own
 
+if TYPE_CHECKING:
+    from horovod_elastic.worker.ddp.units import Unit
+
 KEPT_BYTES = 1 << 20
 """Tensors of the script's own collectives up to this size get their values back if the collective fails."""
 
 
 class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     """The group (see the module). `rank`, `size`: what the script is told at first."""
+
+    unit: Unit | None = None
+    """The unit of this worker, in a job whose workers come and go in units."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -34,6 +40,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._on_gpus = False
+        self._members = GLOBAL_SET
+        """The number of the communicator's process set whose members this group has."""
         self._lock = threading.Lock()
         self.muted = True
         """Whether collectives have the effect of a group of one."""
@@ -50,14 +58,16 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def enter(self, communicator: Communicator) -> None:
         """Use this communicator. The group stays muted if it was."""
-        self._communicator, self._inside, self._on_gpus = communicator, None, False
         self.failure = ""
-        place = communicator.place
-        if place.size == 1:
+        self._enter(communicator, communicator.place.rank, communicator.place.size)
+
+    def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
+        self._communicator, self._inside, self._on_gpus = communicator, None, False
+        if size == 1:
             return
         try:
-            gloo = communicator.groups().gloo(GLOBAL_SET)
-            self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+            gloo = communicator.groups().gloo(self._members)
+            self._inside = torchs_own.plain_group(rank, size, gloo)
         except RuntimeError as error:  # a member is gone already
             if not self.guards:
                 raise
@@ -71,7 +81,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Tell the script its place in the communicator from now on."""
         assert self._communicator is not None
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
-        torchs_own.has_ranks(self, self._size)
+        torchs_own.has_ranks(self, range(self._size))
+
+    def weigh(self, weight: float, alike: int) -> None:
+        """Weigh this worker's gradients. `alike`: the number of workers that have the same samples."""
+        self.weight = weight
 
     def leave(self) -> None:
         """Be alone."""
@@ -82,6 +96,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """All members' numbers, by rank, even while the group is muted. Raises RuntimeError."""
         own = torch.tensor(list(numbers), dtype=torch.int64)
         if self._inside is None:
+            if self.failure:
+                raise RuntimeError(self.failure)
             return [own.tolist()]
         everybodys = [torch.empty_like(own) for _ in range(self._inside.size())]
         self._inside.allgather([everybodys], [own]).wait()
@@ -91,6 +107,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Begin to broadcast, even while the group is muted; the function waits. Raises RuntimeError."""
         options = dist.BroadcastOptions()
         options.rootRank = rank
+        if self._inside is None:
+            raise RuntimeError("there is no group")
         return self._group_for(tensor).broadcast([tensor], options).wait  # type: ignore[no-any-return]
 
     def note_failure(self, error: object) -> None:
@@ -103,6 +121,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     def is_on_gpus(self) -> bool:
         """Whether tensors on GPUs go from GPU to GPU."""
         return self._on_gpus
+
+    @property
+    def of_alike(self) -> ElasticGroup:
+        """The group of the workers that have the same part of the state as this one."""
+        return self
 
     # --- for torch.distributed --------------------------------------------------------------------------
 
@@ -288,7 +311,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The group inside, able to carry a tensor on that device."""
         if tensor is not None and tensor.is_cuda and not self._on_gpus:
             assert self._communicator is not None
-            nccl = self._communicator.groups().nccl(GLOBAL_SET, tensor.device)
+            nccl = self._communicator.groups().nccl(self._members, tensor.device)
             torchs_own.add_backend(self._inside, "cuda", "nccl", nccl)
             self._on_gpus = True
         return self._inside

@@ -13,9 +13,9 @@ from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
 class TorchFrontEnd:
     """See torch_core.FrontEnd."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: ElasticGroup) -> None:
         self.timeline = Timeline()
-        self.group = ElasticGroup(0, 1)
+        self.group = group
         self._communicator: Communicator | None = None
 
     def adopt(self, communicator: Communicator | None, process_sets: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -70,6 +70,7 @@ def _patch_what_is_made() -> None:
 
     loop = training_loop.current()
     declared.script.runtime = loop
+    torchs_own.make_mesh_groups(loop.mesh_backend)
     torchs_own.around_every_step(loop.step)
     torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
     loaders.patch_dataloader(dataloader, loop)
@@ -85,6 +86,13 @@ def _patch_what_is_made() -> None:
         register(self, state, hook)
 
     distributed.DistributedDataParallel.register_comm_hook = register_comm_hook
+
+
+def patch_fully_shard(module: ModuleType) -> None:
+    """Hook PyTorch's FSDP, right after its import."""
+    from horovod_elastic.worker.ddp import sharded, training_loop
+
+    sharded.patch(module, training_loop.current())
 
 
 def _remember(kind: Any, remember: Callable[[Any], None]) -> None:
@@ -150,12 +158,17 @@ def _session_for(world_size: int) -> Session | None:
 def _take_place(session: Session) -> TorchFrontEnd:
     """Take this worker's place among the founders; a newcomer is alone until it joins."""
     from horovod_elastic.core.c10d.torch_core import TorchCore
-    from horovod_elastic.worker.ddp import rates, training_loop
+    from horovod_elastic.worker.ddp import rates, training_loop, units
     from horovod_elastic.worker.ddp.deal import BatchRule
+    from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
+    from horovod_elastic.worker.ddp.unit_groups import UnitsGroup
 
-    front = TorchFrontEnd()
-    session.core = TorchCore(front)
+    unit = units.meet() if os.environ.get(ELASTIC) == "1" else None
+    group = ElasticGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
+    front = TorchFrontEnd(group)
+    unit_size = 1 if unit is None else unit.size
+    session.core = TorchCore(front, functools.partial(units.sets_across, size=unit_size))
     session.connect()
     if session.warming:
         session.core.alone()
@@ -165,7 +178,7 @@ def _take_place(session: Session) -> TorchFrontEnd:
         session.found()
         front.group.take_place()
         front.group.muted = False
-    atexit.register(_say_end, session)
+    atexit.register(_say_end)
     if os.environ.get(ELASTIC) == "1":
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
         rate_rule = rates.rule_in(os.environ.get(rates.VARIABLE, ""))
@@ -173,7 +186,7 @@ def _take_place(session: Session) -> TorchFrontEnd:
     return front
 
 
-def _say_end(session: Session) -> None:
+def _say_end() -> None:
     """Say that the script has ended, if it has not called destroy_process_group, so that nobody joins it."""
     from horovod_elastic.worker.ddp import training_loop
 
@@ -183,7 +196,7 @@ def _say_end(session: Session) -> None:
     if loop.is_new:
         say("this worker cannot join: its script has ended before it came to where the others are")
         os._exit(1)
-    session.finished()
+    loop.finish()
 
 
 def _set_variables(session: Session) -> None:
@@ -245,20 +258,33 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         from horovod_elastic.worker.ddp import training_loop
 
         loop = training_loop.current()
-        if loop.runs:
+        if loop.runs and loop.unit is None:  # else it calls UnitsGroup.new_group
             loop.keep_size(f"dist.new_group() at {training_loop.caller()} makes a group of fixed ranks")
         return original(*args, **kwargs)
 
     return new_group
 
 
+def _cannot_resize(ranks: Sequence[int]) -> None:
+    from horovod_elastic.worker.ddp import training_loop
+
+    loop = training_loop.current()
+    loop.keep_size(
+        f"dist.new_group() at {training_loop.caller()} makes a group of the ranks {list(ranks)}. With"
+        f" --elastic-unit={loop.unit and loop.unit.size}, a group is inside a unit, or has the same place of"
+        " every unit"
+    )
+
+
 def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def broadcast_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
         from horovod_elastic.worker.ddp import training_loop
+        from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
 
         loop = training_loop.current()
-        if loop.runs and loop.group.muted:
+        group = kwargs.get("group") or (args[1] if len(args) > 1 else None)
+        if loop.runs and loop.group.muted and (group is None or isinstance(group, ElasticGroup)):
             return  # alone, a worker has its own objects: there is none to unpickle
         original(object_list, *args, **kwargs)
 

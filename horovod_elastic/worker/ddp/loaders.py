@@ -124,6 +124,8 @@ class Loader:
         """The iteration that has begun last."""
         self._last = -1
         """Its ordinal."""
+        self.alike = 1
+        """The number of workers that have the same samples: those of a unit, or each one has its own."""
         self._loader = weakref.ref(loader)
 
     def source(self) -> Source | None:
@@ -194,7 +196,7 @@ class Iteration:
     def __len__(self) -> int:
         if self._deal is None:
             return len(self._loader)
-        return self.given + self._deal.steps(self._reached, self._loop.group.size(), self._most())
+        return self.given + self._deal.steps(self._reached, self._workers(), self._most())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner_now(), name)
@@ -214,10 +216,16 @@ class Iteration:
             return
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
-            self._deal = deal_of(source, self._loop.base, self._loop.rule_for(self.known))
+            base = self._loop.base // self.known.alike
+            self._deal = deal_of(source, base, self._loop.rule_for(self.known))
             self._order, self._source = source.order(), source
 
     # --- for the training loop ------------------------------------------------------------------------------
+
+    def is_dealt(self) -> bool:
+        """Whether each worker has a part of the samples, so that all workers use the loader."""
+        self._open()
+        return self._deal is not None
 
     def epoch_of(self, ordinal: int) -> int:
         """The epoch of the iteration over the same loader that has this ordinal."""
@@ -242,7 +250,14 @@ class Iteration:
         self._open()
         if self._deal is None:
             return self._length() - self.given
-        return self._deal.steps(self._reached, self._loop.group.size(), self._most())
+        return self._deal.steps(self._reached, self._workers(), self._most())
+
+    def _workers(self) -> int:
+        """Among how many an epoch is dealt out."""
+        return self._loop.group.size() // self.known.alike
+
+    def _rank(self) -> int:
+        return self._loop.group.rank() // self.known.alike
 
     def next(self) -> Any:
         """The next batch. Raises StopIteration."""
@@ -256,17 +271,17 @@ class Iteration:
             raise
         self.given += 1
         if self._deal is not None:
-            workers = self._loop.group.size()
+            workers = self._workers()
             most = self._most(1)
-            share = self._deal.share(self._reached, self._loop.group.rank(), workers, most)
-            self._loop.group.weight = share.weight
+            share = self._deal.share(self._reached, self._rank(), workers, most)
+            self._loop.group.weigh(share.weight, self.known.alike)
             self._before = self._reached
             self._reached = self._deal.end(self._reached, workers, most)
         return batch
 
     def is_over(self) -> bool:
         """Whether steps that count have used all of the epoch."""
-        return self._deal is not None and self._deal.steps(self.start, self._loop.group.size()) == 0
+        return self._deal is not None and self._deal.steps(self.start, self._workers()) == 0
 
     def skip(self) -> None:
         """Count a batch that others have had."""
@@ -276,7 +291,8 @@ class Iteration:
         """How many batches a script that has counted them will still ask for; `given_now` is one of them."""
         if self._deal is None or not (self.known.history.trains and self._loop.counts_steps):
             return None
-        return max(0, self._deal.steps(self._from, self._loop.base) - self.given + given_now)
+        base = self._loop.base // self.known.alike
+        return max(0, self._deal.steps(self._from, base) - self.given + given_now)
 
     def counts(self) -> None:
         """Note that the batches so far have been used by a step that counts."""
@@ -324,8 +340,8 @@ class Iteration:
         """The batches from here on, for the DataLoader's iterator."""
         if self._deal is None:
             return None
-        rank, size = self._loop.group.rank(), self._loop.group.size()
-        return _Dealt(self._deal, self._order, self._reached, rank, size, self._most())
+        rank, workers = self._rank(), self._workers()
+        return _Dealt(self._deal, self._order, self._reached, rank, workers, self._most())
 
     def _length(self) -> float:
         if self._reads:
@@ -384,9 +400,10 @@ class Loaders:
         """Have `source_of` asked for the sources of loaders, too: it knows those of a framework."""
         self._sources.append(source_of)
 
-    def made(self, loader: Any) -> None:
-        """Remember a DataLoader."""
-        self._known[loader] = Loader(loader, History(next(self._numbers)), self._sources)
+    def made(self, loader: Any, alike: int) -> None:
+        """Remember a DataLoader. `alike`: see Loader."""
+        self._known[loader] = known = Loader(loader, History(next(self._numbers)), self._sources)
+        known.alike = alike
 
     def continues(self, loader: Any, other: Any) -> None:
         """Note that `loader` gives the rest of an epoch of `other`, to a script that resumes."""
@@ -411,8 +428,8 @@ class Loaders:
             return range(len(now))
         # The script asks for the length. Until a loader is used, it hears that of the base, as founders do.
         size = loop.group.size() if known.history.begun and not loop.is_new else loop.base
-        rule = loop.rule_for(known)
-        return _Dealt(deal_of(source, loop.base, rule), [], source.used, 0, size)
+        rule, base = loop.rule_for(known), loop.base // known.alike
+        return _Dealt(deal_of(source, base, rule), [], source.used, 0, size // known.alike)
 
 
 def patch_sampler(module: ModuleType) -> None:
@@ -435,7 +452,7 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     @functools.wraps(made)  # frameworks read the signature, to make a loader anew with another sampler
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        loop.loaders.made(self)
+        loop.loaders.made(self, loop.samples_alike(self))
         loop.watch_newcomer()
 
     @functools.wraps(begin)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 BACKEND = "flexo"
@@ -24,6 +26,11 @@ def plain_group(rank: int, size: int, gloo: Any) -> Any:
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     add_backend(group, "cpu", "gloo", gloo)
     return group
+
+
+def gloo_alone() -> Any:
+    """A ProcessGroupGloo of this process alone."""
+    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
 
 
 def add_backend(group: Any, device: str, kind: str, backend: Any) -> None:
@@ -43,11 +50,31 @@ def name_of(group: Any) -> str:
     return str(distributed_c10d._world.pg_names[group])
 
 
-def has_ranks(group: Any, size: int) -> None:
-    """Have torch.distributed's tables say that the group, if it is there, has the ranks 0 to `size` - 1."""
+def has_ranks(group: Any, ranks: Iterable[int]) -> None:
+    """Have torch.distributed's tables say that the group, if it is there, has these ranks of the world."""
     tables = distributed_c10d._world
     if group in tables.pg_map:
-        tables.pg_group_ranks[group] = {rank: rank for rank in range(size)}
+        tables.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+
+
+def set_name(group: Any, name: str) -> None:
+    """Give a group its name in torch.distributed's tables."""
+    group._set_group_name(name)
+
+
+def make_mesh_groups(apart: Callable[[], str]) -> None:
+    """Have a DeviceMesh make a group of its own for a dimension that has all ranks of the world.
+
+    By default it takes the default group. `apart`: the backend of the groups; "": do as by default.
+    """
+    make = DeviceMesh._init_one_process_group
+
+    def make_one(sub_layout: Any, rank_map: Any, dim_name: str, override: Any) -> Any:
+        if override == (None, None) and (backend := apart()):
+            override = backend, None
+        return make(sub_layout, rank_map, dim_name, override)
+
+    DeviceMesh._init_one_process_group = staticmethod(make_one)
 
 
 def in_backward() -> bool:
@@ -56,11 +83,11 @@ def in_backward() -> bool:
 
 
 def bucket_layout(model: Any) -> str:
-    """A digest of how a DistributedDataParallel model cuts its gradients into messages.
+    """A digest of how a model, of DistributedDataParallel most often, cuts its gradients into messages.
 
     Ranks whose layouts differ would exchange messages of different lengths.
     """
-    logged = model._get_ddp_logging_data()
+    logged = model._get_ddp_logging_data() if isinstance(model, DistributedDataParallel) else {}
     names = (
         "has_rebuilt_buckets",
         "bucket_sizes",

@@ -16,14 +16,16 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from horovod_elastic import checkpoints, declared
 from horovod_elastic.checkpoints import CheckpointInfo
@@ -45,6 +47,7 @@ from horovod_elastic.worker.state_route import Member, Origin, Route
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.ddp.units import Unit
     from horovod_elastic.worker.session import Session
 
 FIRST_ROUNDS = 3
@@ -119,6 +122,31 @@ class TrainingLoop:
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
+        self._finished = False
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit of this worker; None in a job without units."""
+        return self.group.unit if self.runs else None
+
+    def mesh_backend(self) -> str:
+        """The backend for a mesh's dimension of all workers of the job, if those are one unit; else ""."""
+        unit = self.unit
+        return "" if unit is None or self.group.size() != unit.size else str(dist.get_backend())
+
+    def samples_alike(self, loader: Any) -> int:
+        """The number of workers that have the same samples of this loader, which is being made."""
+        unit, sampler = self.unit, getattr(loader, "sampler", None)
+        if unit is None or not isinstance(sampler, DistributedSampler):
+            return 1
+        size, rank, told = self.group.size(), self.group.rank(), (sampler.num_replicas, sampler.rank)
+        if told in ((size, rank), (size // unit.size, rank // unit.size)):
+            return size // int(sampler.num_replicas)
+        self.keep_size(
+            f"the sampler of the DataLoader at {caller()} has num_replicas={told[0]} and rank={told[1]}. With"
+            f" --elastic-unit={unit.size} these are world_size and rank, or both divided by {unit.size}"
+        )
+        return 1
 
     @property
     def is_resizable(self) -> bool:
@@ -165,6 +193,8 @@ class TrainingLoop:
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
+        self.captured.sharded = self.unit is not None
+        session.on_cannot_enter = self._cannot_enter
         session.told_first = group.rank() == 0
         self.watch_newcomer()
 
@@ -210,17 +240,24 @@ class TrainingLoop:
         because scripts gather what they compute of them.
         """
         models = self.captured.models()
-        trains = known.history.trains or any(model.module.training for model in models)
+        trains = known.history.trains or any(getattr(each, "module", each).training for each in models)
         return self.rule if trains or not models else BatchRule.GROW
 
     def end(self) -> None:
         """End, in destroy_process_group: a script that makes the group again keeps the job's size."""
         if self._stage is Stage.IDLE:
             return
-        self._session.finished()
+        self.finish()
         if self._stage is not Stage.WARMING:
             self._stage = Stage.RIGID
             self.group.guards = False
+
+    def finish(self) -> None:
+        """Tell the leader that the script has ended, unless it ends because its unit has lost a worker."""
+        if self.unit is not None and not self._finished and not self.unit.lives():
+            self._end_with_unit()
+        self._finished = True
+        self._session.finished()
 
     # --- called by the script ---------------------------------------------------------------------------
 
@@ -301,7 +338,7 @@ class TrainingLoop:
         """The next batch of an iteration over a loader. Raises StopIteration."""
         self._ends_round(iteration.known.history.trains)
         while self._stage is not Stage.RIGID:
-            if self._must_recover():
+            if self._must_recover(together=iteration.is_dealt() or iteration.known.history.trains):
                 self._recover()
             if self._stage is Stage.WARMING:
                 if not self._is_warm(iteration) or self._is_behind(iteration):
@@ -342,7 +379,8 @@ class TrainingLoop:
         if trains and self._stepped and self._rounds < FIRST_ROUNDS:
             self._rounds += 1
             self._stepped = self._rounds == FIRST_ROUNDS
-            if self.captured.models() and self.group.reductions == self._reductions:
+            averages = self.unit is None and bool(self.captured.models())
+            if averages and self.group.reductions == self._reductions:
                 self.keep_size("it takes steps with gradients that are not averaged over workers (no_sync)")
             self._reductions = self.group.reductions
 
@@ -410,6 +448,7 @@ class TrainingLoop:
         core = self._session.core
         assert core is not None
         place = self._session.place
+        size, at = (1, 0) if self.unit is None else (self.unit.size, self.unit.place)
         own = [
             *(origin, self._session.commits, place.rank - place.local_rank, core.transport() is not None),
             *(NOWHERE if origin is Origin.NEW else self._next_call()),
@@ -417,12 +456,20 @@ class TrainingLoop:
             -1 if self._last_training is None else self._last_training.known.history.number,
         ]
         told = self.group.exchange(own)
-        members = [Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told]
-        self._route = state_route.decide(members, any_root=True)
-        old = [each for each in told if each[0] != Origin.NEW]
+        origins = [Origin(each[0]) for each in told]
+        for unit in range(0, len(told), size):  # of which one worker may have got the state, and another not
+            if Origin.NEW in origins[unit : unit + size]:
+                origins[unit : unit + size] = [Origin.NEW] * size
+        if origins[place.rank] is Origin.NEW:
+            self._origin, self._bring_back = Origin.NEW, None
+        members = [Member(o, b, c, bool(d)) for o, (_, b, c, d, *_) in zip(origins, told, strict=True)]
+        self._route = state_route.decide(members[at::size], any_root=True)
+        old = [each for each, o in zip(told, origins, strict=True) if o is not Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
         self._target_loader = (old or told)[0][7]
-        self._same_random_numbers = len({each[6] for each in old}) == 1
+        digests = [each[6] for each in told][at::size]
+        its = [each for each, o in zip(digests, origins[at::size], strict=True) if o is not Origin.NEW]
+        self._same_random_numbers = len(set(its)) == 1
 
     def _next_call(self) -> tuple[int, int]:
         """The next call for a training batch. Not all loops call for the end of an epoch, so it is none."""
@@ -463,8 +510,38 @@ class TrainingLoop:
 
     # --- catching up ------------------------------------------------------------------------------------
 
-    def _must_recover(self) -> bool:
-        return bool(self.group.failure) and self._stage in (Stage.TRAINING, Stage.CATCHING_UP)
+    def _must_recover(self, *, together: bool = True) -> bool:
+        """Whether the generation is broken. `together`: whether all workers of a unit ask here.
+
+        They decide alike, because the others of its unit cannot go on without a worker that waits.
+        """
+        if self._stage not in (Stage.TRAINING, Stage.CATCHING_UP):
+            return False
+        failed = bool(self.group.failure)
+        if self.unit is None:
+            return failed
+        if not together or not self._any_of_unit(failed):
+            return False
+        if not failed:
+            self.group.note_failure("another worker of this unit has lost a peer")
+        return True
+
+    def _any_of_unit(self, failed: bool) -> bool:
+        assert self.unit is not None
+        try:
+            return self.unit.any_has(failed)
+        except RuntimeError:
+            self._end_with_unit()
+
+    @staticmethod
+    def _end_with_unit() -> NoReturn:
+        say("this worker ends: another worker of its unit is gone")
+        os._exit(1)  # an exit in order would say that the script has ended
+
+    def _cannot_enter(self) -> None:
+        """Tell the unit that this worker could not enter a generation, and waits for the next one."""
+        if self.unit is not None and self._stage in (Stage.TRAINING, Stage.CATCHING_UP, Stage.WARMING):
+            self._any_of_unit(True)
 
     def _recover(self) -> None:
         """Wait for the generation that replaces the one that broke."""
@@ -536,16 +613,20 @@ class TrainingLoop:
         """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
         assert self._session.core is not None
         transport, route, rank = self._session.core.transport(), self._route, self._session.rank
-        if transport is None or route is None:
+        size, at = (1, 0) if self.unit is None else (self.unit.size, self.unit.place)
+        if transport is None or route is None or self._session.size == size:
             return
+        rank //= size  # of those who have the same part of the state
+
         if not route.givers:
             carry = functools.partial(self._from_root, route.root)
             self._move(parts, carry, receives=rank != route.root)
         elif rank in route.givers:
-            peers = [route.givers[rank]]
+            peers = [route.givers[rank] * size + at]
             self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
         elif receivers := route.receivers(rank):
-            self._move(parts, lambda each, _: with_peers(transport.send, each, receivers), receives=False)
+            peers = [each * size + at for each in receivers]
+            self._move(parts, lambda each, _: with_peers(transport.send, each, peers), receives=False)
 
     def _move(self, parts: list[StatePart], carry: state_messages.Carry, *, receives: bool) -> None:
         if receives:
@@ -555,7 +636,7 @@ class TrainingLoop:
             state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
 
     def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
-        return self.group.broadcast_from(root, message)
+        return self.group.of_alike.broadcast_from(root, message)
 
 
 class _Position(StatePart):

@@ -375,3 +375,28 @@ def test_rules_that_cannot_be_are_usage_errors(
     assert launcher.main([*options, "train"]) == 2
     assert says(capsys.readouterr().err, *words)
     assert launched == []
+
+
+def test_the_size_of_a_unit_is_part_of_the_plan(launched: Launched) -> None:
+    assert launcher.main(["--elastic-unit=2", "train"]) == 0
+    assert launcher.main(["train"]) == 0
+    assert [base.unit for base, _ in launched] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("option", "size", "words"),
+    [
+        ("--elastic-unit=0", "2-4", ["--elastic-unit=0", "from 1"]),
+        ("--elastic-unit=two", "2-4", ["--elastic-unit=two", "from 1"]),
+        ("--elastic-unit=3", "2-4", ["--elastic-unit=3", "n1", "2 tasks", "multiple of 3"]),
+        ("--elastic-unit=2", "1-4", ["--elastic-unit=2", "minimum", "1", "multiple of 2"]),
+        ("--elastic-unit=2", "2-5", ["--elastic-unit=2", "maximum", "5", "multiple of 2"]),
+    ],
+)
+def test_sizes_that_are_no_whole_units_are_usage_errors(
+    option: str, size: str, words: list[str], launched: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.environ["FLEXO_ELASTIC"] = size
+    assert launcher.main([option, "train"]) == 2
+    assert says(capsys.readouterr().err, *words)
+    assert launched == []

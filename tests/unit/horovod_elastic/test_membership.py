@@ -701,3 +701,53 @@ def test_training_that_comes_to_its_end_although_a_founder_failed_early_is_no_fa
     assert world.members.finishing
     world.exit("w1", 0)
     assert world.end == End(0, "the script ended")
+
+
+# --- units of several workers ------------------------------------------------------------------------
+
+
+def test_a_unit_that_loses_a_worker_ends_and_is_started_again_as_a_whole() -> None:
+    world = World({"b1": 4}, unit=2)
+    world.join("b1", 4)
+    for worker_id in ("w1", "w2", "w3", "w4"):
+        world.ready(worker_id)
+    world.commit()
+    for worker_id in ("w1", "w2", "w3", "w4"):
+        world.enter_loop(worker_id)
+    world.commit()
+    world.exit("w3", -9)
+    assert "w4" not in world.processes
+    world.commit()
+    assert world.forms[-1].members() == ["w1", "w2"]
+    new = [worker_id for worker_id in world.of("b1") if worker_id not in ("w1", "w2")]
+    assert [world.outlooks[worker_id].rank for worker_id in new] == [2, 3]
+    world.ready(new[0])
+    world.commit()
+    assert world.forms[-1].members() == ["w1", "w2"], "half a unit does not join"
+    world.ready(new[1])
+    world.commit()
+    assert world.forms[-1].members() == ["w1", "w2", *new]
+
+
+def test_a_limit_is_rounded_to_whole_units() -> None:
+    world = World({"b1": 4}, unit=2)
+    world.join("b1", 4)
+    for worker_id in ("w1", "w2", "w3", "w4"):
+        world.ready(worker_id)
+    world.commit()
+    for worker_id in ("w1", "w2", "w3", "w4"):
+        world.enter_loop(worker_id)
+    world.obey(world.members.limit(3, world.now))
+    world.commit()
+    world.commit()
+    assert world.forms[-1].members() == ["w1", "w2"]
+
+
+def test_slots_that_are_no_whole_unit_stay_empty() -> None:
+    world = World({"b1": 2}, unit=2)
+    world.join("b1", 2)
+    world.ready("w1")
+    world.ready("w2")
+    world.commit()
+    world.join("s1", 3)
+    assert len(world.of("s1")) == 2

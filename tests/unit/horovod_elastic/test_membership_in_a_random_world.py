@@ -42,7 +42,7 @@ class Play:
     def join(self, which: int, number: int) -> None:
         if len(self._satellites()) < 3:
             self._serial += 1
-            self._world.join(f"s{self._serial}", number)
+            self._world.join(f"s{self._serial}", number * self._world.unit)
 
     def ready(self, which: int, number: int) -> None:
         for worker_id in self._worker(which):
@@ -114,10 +114,10 @@ class Play:
         return [workers[which % len(workers)]] if workers else []
 
 
-def played(base: dict[str, int], events: list[tuple[str, int, int]]) -> World:
-    """A job on `base` to which `events` have happened."""
-    world = World(base)
-    for agent, slots in base.items():
+def played(base: dict[str, int], events: list[tuple[str, int, int]], unit: int = 1) -> World:
+    """A job on `base`, of so many units, to which `events` have happened."""
+    world = World({agent: units * unit for agent, units in base.items()}, unit=unit)
+    for agent, slots in world.base.items():
         world.join(agent, slots)
     return Play(world).run(events)
 
@@ -126,12 +126,13 @@ def played(base: dict[str, int], events: list[tuple[str, int, int]]) -> World:
 @example(
     base={"b1": 2},
     events=[("ready", 0, 1), ("ready", 1, 1), ("limit", 0, 1), ("enter", 0, 1), ("new_leader", 0, 1)],
+    unit=1,
 )
-@given(base=BASES, events=EVENTS)
+@given(base=BASES, events=EVENTS, unit=st.integers(1, 2))
 def test_promises_hold_and_nobody_waits_for_ever(
-    base: dict[str, int], events: list[tuple[str, int, int]]
+    base: dict[str, int], events: list[tuple[str, int, int]], unit: int
 ) -> None:
-    world = played(base, events)
+    world = played(base, events, unit)
     world.obey(world.members.limit(None, world.now))
     world.quieten()
     if world.end is None:

@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -318,6 +318,11 @@ def test_a_plan_is_the_line_that_other_releases_write_and_read() -> None:
     )
     assert json.loads(PLAN.to_text()) == json.loads(line)
     assert job_plan.from_text(line) == PLAN
+
+
+def test_a_plan_says_the_size_of_a_unit() -> None:
+    plan = replace(PLAN, base=replace(PLAN.base, unit=2))
+    assert job_plan.from_text(plan.to_text()) == plan
 
 
 @pytest.mark.parametrize(("job_id", "number"), [("17", 17), ("", 0)])

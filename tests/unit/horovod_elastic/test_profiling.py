@@ -163,3 +163,14 @@ def test_a_wide_range_is_measured_at_some_sizes_with_both_ends() -> None:
 def test_profiling_is_allowed_unless_the_user_has_turned_it_off() -> None:
     assert allowed({})
     assert not allowed({"FLEXO_PROFILE": "off"})
+
+
+def test_a_job_of_units_is_measured_at_whole_units() -> None:
+    profile = Profile(2, 7, 7, 0.0, unit=2)
+    sizes = []
+    while profile.limit is not None:
+        sizes.append(profile.limit)
+        profile.tick(1e6 * len(sizes))
+    assert sizes == [6, 4, 2]
+    with pytest.raises(ValueError, match="units of 4"):
+        Profile(2, 3, 8, 0.0, unit=4)

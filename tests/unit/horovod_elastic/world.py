@@ -98,11 +98,13 @@ class World:
     """By agent, its workers that have ended, as they stood, and their exit codes: leaders are told again."""
     told_to_leave: set[str] = field(default_factory=set)
     outlooks: dict[str, RankAssignment] = field(default_factory=dict)
+    unit: int = 1
+    """The number of workers that come and go together."""
     steps: list[int] = field(default_factory=list)
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
 
     def __post_init__(self) -> None:
-        self.members = Membership(sum(self.base.values()), list(self.base))
+        self.members = Membership(sum(self.base.values()), list(self.base), unit=self.unit)
 
     # --- what can happen ----------------------------------------------------------------------
 
@@ -160,7 +162,11 @@ class World:
         self.ended.pop(dies_with_it, None)
         self.leaders += 1
         self.members = Membership(
-            sum(self.base.values()), list(self.base), taking_over=self.now, gap=100 * self.leaders
+            sum(self.base.values()),
+            list(self.base),
+            taking_over=self.now,
+            gap=100 * self.leaders,
+            unit=self.unit,
         )
         for process in self.processes.values():
             process.outbox.clear()
@@ -474,6 +480,7 @@ class World:
 
     def _prepare(self, prepare: Prepare) -> None:
         check_places(prepare.places)
+        self._check_units(prepare.places)
         assert prepare.generation not in self.prepared, "every attempt has a number of its own"
         self.prepared[prepare.generation] = Form(prepare.generation, prepare.places)
         for place in prepare.places:
@@ -486,6 +493,14 @@ class World:
                 )
 
             self._tell(place.worker_id, hear)
+
+    def _check_units(self, places: tuple[RankAssignment, ...]) -> None:
+        """Each unit is whole, on one agent, and its workers keep their places in it."""
+        known = [(each.agent, self.processes[each.worker_id].slot) for each in places]
+        for first in range(0, len(known), self.unit):
+            agent, slot = known[first]
+            assert known[first : first + self.unit] == [(agent, slot + each) for each in range(self.unit)]
+            assert slot % self.unit == 0
 
     def _abandoned(self, process: Process, generation: int) -> None:
         kept = (process.part.generation, process.part.called)  # a word that was given stands

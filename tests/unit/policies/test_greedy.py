@@ -83,6 +83,24 @@ def test_the_base_s_own_node_comes_last():
     assert grown(decide(nodes, [elastic(1, "1-4")])) == [(1, "t1", 1), (1, "t2", 2)]
 
 
+def test_workers_of_a_unit_come_together_on_one_node():
+    pair = elastic(1, "2-7", unit=2)
+    assert grown(decide([node("t1", used=4), node("t2", 3), node("t3", 1)], [pair])) == [(1, "t2", 2)]
+    assert grown(decide([node("t1", used=4), node("t2", 4), node("t3", 4)], [pair])) == [(1, "t2", 4)]
+    assert grown(decide([node("t1", used=4), node("t2", 1), node("t3", 1)], [pair])) == []
+
+
+def test_the_gpu_that_is_no_whole_unit_goes_to_another_job():
+    pair, single = elastic(1, "2-8", unit=2), elastic(2, "1-8", base="t3")
+    nodes = [node("t1", used=4), node("t2", 3), node("t3", used=4)]
+    assert grown(decide(nodes, [pair, single])) == [(1, "t2", 2), (2, "t2", 1)]
+
+
+def test_an_owner_s_cap_is_rounded_to_whole_units():
+    pair = elastic(1, "2-8", unit=2, wanted=5)
+    assert grown(decide([node("t1", used=4), node("t2", 8)], [pair])) == [(1, "t2", 2)]
+
+
 def test_a_node_holds_one_satellite_of_a_job():
     job = granted(elastic(1), "t2", 2)
     decided = decide([node("t1", used=4), node("t2", used=2)], [job])

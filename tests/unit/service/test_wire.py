@@ -51,10 +51,15 @@ def test_what_a_worker_takes_goes_before_what_older_flexods_are_told() -> None:
     assert wire.introduction(hello(worker=to_message(half))).shape == half
 
 
+def test_a_leader_says_how_many_workers_come_and_go_together() -> None:
+    assert [wire.introduction(hello(unit=unit)).unit for unit in (0, 2)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"job_id": 0}, "job_id"),
+        ({"unit": 3}, "unit 3 of workers 2-8"),
         ({"workers": pb.WorkerRange(min=0, max=8)}, "0-8"),
         ({"workers": pb.WorkerRange(min=9, max=8)}, "9-8"),
         ({"workers": pb.WorkerRange(min=1, max=4_000_000_000)}, "100000"),
