@@ -117,7 +117,7 @@ class Captured:
 
     def _objects(self) -> list[Any]:
         """The objects that are handed over whether or not the script declares them."""
-        models = [*self.models(), *(model.module for model in self.models())]
+        models = [*self.models(), *(getattr(model, "module", model) for model in self.models())]
         return [*models, *_living(self._averaged), *self.optimizers(), *left_out.made()]
 
 

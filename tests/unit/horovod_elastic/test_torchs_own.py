@@ -124,14 +124,14 @@ def test_a_group_has_the_name_by_which_pytorch_finds_it(default_group: Any) -> N
 
 def test_ranks_follow_the_size_that_is_told(default_group: Any) -> None:
     assert dist.get_process_group_ranks(default_group) == [0]
-    torchs_own.has_ranks(default_group, 3)
+    torchs_own.has_ranks(default_group, range(3))
     assert dist.get_process_group_ranks(default_group) == [0, 1, 2]
     assert [dist.get_global_rank(default_group, rank) for rank in range(3)] == [0, 1, 2]
-    torchs_own.has_ranks(default_group, 1)
+    torchs_own.has_ranks(default_group, range(1))
 
 
 def test_a_group_that_is_not_there_has_no_ranks() -> None:
-    torchs_own.has_ranks(torchs_own.plain_group(0, 1, gloo_alone()), 3)
+    torchs_own.has_ranks(torchs_own.plain_group(0, 1, gloo_alone()), range(3))
     assert not dist.is_initialized()
 
 
