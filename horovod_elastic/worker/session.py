@@ -25,7 +25,7 @@ import grpc
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
-from horovod_elastic import threads
+from horovod_elastic import reproducible, threads
 from horovod_elastic.core.interface import Core, CoreFailed, RankPlacement
 from horovod_elastic.phase import Phase
 from horovod_elastic.trace import say, say_error
@@ -89,6 +89,8 @@ class Session:
         self.samples_per_step = 0
         """The number of this worker's samples in a step, if the script has said so; else 0."""
         self._part = ParticipantState()
+        if reproducible.virtual_workers(environment):  # a new leader has to know the rank
+            self._part.rank = int(environment["RANK"])
         self._changed = threading.Condition()
         self._places: dict[int, RankPlacement] = {}
         self._prepared = 0

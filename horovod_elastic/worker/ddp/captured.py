@@ -67,6 +67,12 @@ class Captured:
         others = [make() for make in self._of_frameworks]
         return [*models, *optimizers, *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
 
+    def private(self) -> list[StatePart]:
+        """The parts that each rank has for itself, besides parameters and optimizers."""
+        models = [*self.models(), *_living(self._averaged)]
+        others = [make() for make in self._of_frameworks]
+        return [_Buffers(models), *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
+
     def memento(self) -> Callable[[], None]:
         """Remember what a script changes in a step that does not count; the function brings it back.
 
@@ -111,6 +117,20 @@ class RandomNumbers(StatePart):
         if numpy and theirs["numpy"] is not None:
             numpy.random.set_state(theirs["numpy"])
         torchs_own.set_random_states(theirs["torch"])
+
+
+class _Buffers(StatePart):
+    """The models' buffers, such as the statistics of batch normalisation."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+
+    def own(self) -> Any:
+        return [dict(model.named_buffers()) for model in self._models]
+
+    def take_over(self, theirs: Any) -> None:
+        for model, its in zip(self._models, theirs, strict=True):
+            _write(dict(model.named_buffers()), its)
 
 
 class _BufferSync(StatePart):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod_elastic import reproducible
 from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp.batch_seeds import BatchSeeds
+from horovod_elastic.worker.ddp.captured import RandomNumbers
 from horovod_elastic.worker.ddp.deal import BatchRule, Deal
 
 if TYPE_CHECKING:
@@ -86,6 +90,8 @@ class Loader:
         self._sources = sources
         self.iteration: Iteration | None = None
         """The iteration that has begun last."""
+        self.first_with: Any = None
+        """The random numbers with which the first iteration began, in reproducible mode."""
         self._loader = weakref.ref(loader)
 
     def source(self) -> Source | None:
@@ -130,6 +136,9 @@ class Iteration:
         self._sampler: StatePart | None = None
         self._is_open = False
         self._inner: Iterator[Any] | None = None
+        self._begun_with: Any = None
+        self._skipped = 0
+        """How many batches a loader leaves out that is to give the rest of an epoch."""
         self.begins = False
         """Whether the DataLoader makes its iterator now, which is to take the batches from `batches`."""
 
@@ -218,9 +227,28 @@ class Iteration:
 
     def go_on_at(self, given: int, start: int) -> None:
         """Go on as others do: after so many batches and so many used samples, dealt out anew."""
+        is_there = self._loop.private is not None and (given, start) == (self.given, self._reached)
         self.given, self.start, self._reached = given, start, start
-        if self._deal is not None:
+        if self._deal is not None and not is_there:
             self._inner = None
+
+    def begun_with(self) -> Any:
+        """The random numbers with which this iteration and the loader's first one began; None: not yet."""
+        return self._begun_with, self.known.first_with
+
+    def begin_like(self, told: Any) -> None:
+        """Begin as the iteration of another process did (`begun_with`), and leave out what it has given."""
+        now, first = told
+        self._inner, self.known.first_with = None, None
+        keeps_processes = self._loader.persistent_workers
+        if keeps_processes:
+            torchs_own.end_worker_processes(self._loader)
+        for random in [first] * (keeps_processes and first is not now) + [now]:
+            if random is not None:
+                RandomNumbers().take_over(random)
+                self._inner, self._skipped = None, self.given
+                self._inner_now()
+        self._skipped = 0
 
     def again(self) -> Any:
         """A batch from the beginning, for a newcomer that only warms up."""
@@ -247,7 +275,7 @@ class Iteration:
     def batches(self) -> _Dealt | None:
         """The batches from here on, for the DataLoader's iterator."""
         if self._deal is None:
-            return None
+            return _Rest(torchs_own.own_batches(self._loader), self._skipped) if self._skipped else None
         rank, size = self._loop.group.rank(), self._loop.group.size()
         return _Dealt(self._deal, self._order, self._reached, rank, size, self._most())
 
@@ -260,13 +288,30 @@ class Iteration:
     def _inner_now(self) -> Iterator[Any]:
         if self._inner is None:
             self.known.iteration, self.begins = self, True
-            if self._deal is not None:
+            if self._loop.private is not None:
+                self._begun_with = RandomNumbers().own()
+                self.known.first_with = self.known.first_with or self._begun_with
+            if self._deal is not None or self._skipped:
                 torchs_own.renew_batches(self._loader, self.batches())
             try:
                 self._inner = self._begin(self._loader)
             finally:
                 self.begins = False
         return self._inner
+
+
+class _Rest:
+    """A loader's own batches, without the first ones."""
+
+    def __init__(self, batches: Any, skipped: int) -> None:
+        self._batches = batches
+        self._skipped = skipped
+
+    def __len__(self) -> int:
+        return len(self._batches) - self._skipped
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self._batches), self._skipped, None)
 
 
 class _Dealt:
@@ -346,6 +391,8 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self)
+        if reproducible.virtual_workers(os.environ) and not isinstance(self.worker_init_fn, BatchSeeds):
+            self.worker_init_fn = BatchSeeds(self.worker_init_fn)
         loop.watch_newcomer()
 
     @functools.wraps(begin)

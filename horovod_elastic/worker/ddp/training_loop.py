@@ -13,6 +13,7 @@ its state there. Steps of muted workers have no effect. The samples of such a st
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import hashlib
@@ -31,6 +32,7 @@ from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
+from horovod_elastic.worker.ddp.private_state import PrivateStates
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.state_messages import StatePart, with_peers
@@ -38,6 +40,7 @@ from horovod_elastic.worker.state_route import Member, Origin, Route
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.participant_state import Called
     from horovod_elastic.worker.session import Session
 
 FIRST_ROUNDS = 3
@@ -46,6 +49,10 @@ its final messages in the second, and tells of them (torchs_own.bucket_layout) i
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 NOWHERE = -1, -1
+LOST = (
+    "a virtual worker was lost with its random numbers: from here on, results may differ in their bits from"
+    " those of a run without this loss"
+)
 
 
 class Stage(enum.Enum):
@@ -105,6 +112,10 @@ class TrainingLoop:
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
+        self.private: PrivateStates | None = None
+        """The states that move with their ranks, in reproducible mode."""
+        self._movers: list[int] = []
+        """The ranks that newcomers take over, in reproducible mode."""
 
     @property
     def is_resizable(self) -> bool:
@@ -140,6 +151,7 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
+        self.private = PrivateStates() if group.adds_in_order else None
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
         session.told_first = group.rank() == 0
         self.watch_newcomer()
@@ -266,7 +278,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary((iteration.epoch, iteration.given))
+                self._pass_boundary((iteration.epoch, iteration.given), iteration)
             else:
                 break
         return self._give(iteration)
@@ -299,7 +311,7 @@ class TrainingLoop:
 
     # --- boundaries -------------------------------------------------------------------------------------
 
-    def _pass_boundary(self, position: tuple[int, int]) -> None:
+    def _pass_boundary(self, position: tuple[int, int], iteration: Iteration | None = None) -> None:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
@@ -307,6 +319,8 @@ class TrainingLoop:
         if word is None:
             return
         self._position = position
+        if self.private is not None:
+            self._give_up_ranks(self.private, word, iteration)
         if word.leave:
             self._session.leave()
         if word.aside:
@@ -355,7 +369,8 @@ class TrainingLoop:
         ]
         told = self.group.exchange(own)
         members = [Member(Origin(a), b, c, bool(d)) for a, b, c, d, *_ in told]
-        self._route = state_route.decide(members, any_root=True)
+        self._route = state_route.decide(members, any_root=True, spread=self.private is not None)
+        self._movers = [rank for rank, each in enumerate(members) if each.origin is Origin.NEW]
         old = [each for each in told if each[0] != Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
         self._target_loader = (old or told)[0][7]
@@ -443,7 +458,10 @@ class TrainingLoop:
         parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
+        private = None
         try:
+            private = self._take_rank_over()
+            self.variables.takes(self._origin is Origin.NEW and private is None)
             self._synchronize(parts)
         except RuntimeError as error:
             self.group.note_failure(error)
@@ -451,6 +469,9 @@ class TrainingLoop:
         self.group.take_place()
         self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
         self._position = self._target
+        if private is not None:
+            self.variables.takes(True)
+            state_messages.take_over(self._private_parts(None)[:-2], private[:-2])
         if iteration is None:
             self._calls = self._target[1]
         else:
@@ -463,10 +484,40 @@ class TrainingLoop:
             arrived(lost)
         self.counting.go_on(self.variables.taken, self._target[1])
         self.variables.taken.clear()
+        if private is not None:  # last: no random number may be drawn from now on
+            state_messages.take_over(self._private_parts(iteration)[-2:], private[-2:])
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
         self._bring_back = lambda: None
         self.group.muted = False
         self._session.begins(self._session.commits if self._route is None else self._route.commits)
+
+    # --- reproducible mode --------------------------------------------------------------------------------
+
+    def _private_parts(self, iteration: Iteration | None) -> list[StatePart]:
+        """What belongs to this rank alone. The last two make the script go on at once, as the other did."""
+        return [*self.captured.private(), self.variables, _Beginning(iteration), RandomNumbers()]
+
+    def _give_up_ranks(self, private: PrivateStates, word: Called, iteration: Iteration | None) -> None:
+        assert self._session.core is not None
+        transport = self._session.core.transport()
+        own = self._private_parts(iteration) if word.leave or word.aside else None
+        if transport is not None:
+            with contextlib.suppress(RuntimeError):  # a worker is gone: the next generation finds out
+                private.give_up_ranks(self.group, transport, own, self._session.commits)
+
+    def _take_rank_over(self) -> list[Any] | None:
+        """Carry the states of ranks that have moved; that of this rank, if it is one. Raises RuntimeError."""
+        assert self._session.core is not None
+        transport, route = self._session.core.transport(), self._route
+        if self.private is None or transport is None or route is None:
+            return None
+        rank = self._session.rank
+        taken = self.private.take_ranks_over(self.group, transport, self._movers, route.commits, rank)
+        if (self._origin is Origin.NEW and taken is None) or (not route.givers and rank == route.root):
+            say(LOST)
+        return taken
+
+    # --- receiving ----------------------------------------------------------------------------------------
 
     def _synchronize(self, parts: list[StatePart]) -> None:
         """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
@@ -515,6 +566,20 @@ class _Position(StatePart):
         if self._theirs is None:
             return 0 if self._iteration is None else self._iteration.start
         return self._theirs
+
+
+class _Beginning(StatePart):
+    """How the present iteration over the training loader has begun."""
+
+    def __init__(self, iteration: Iteration | None) -> None:
+        self._iteration = iteration
+
+    def own(self) -> Any:
+        return None if self._iteration is None else self._iteration.begun_with()
+
+    def take_over(self, theirs: Any) -> None:
+        if self._iteration is not None and theirs is not None:
+            self._iteration.begin_like(theirs)
 
 
 def _random_digest() -> int:

@@ -1,0 +1,57 @@
+"""Sums over all ranks in a fixed order, whatever carries the tensors and wherever the ranks run.
+
+Floating-point numbers added in another order give other bits, and libraries choose the order by the
+network. So each rank gets its part of all ranks' tensors, adds these parts up along one binary tree over the
+ranks, and gives the sum to all. That moves as much data as an all-reduce. Tensors on a GPU go through memory:
+several ranks may share a GPU, which NCCL refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_REDUCING = ("allreduce", "allreduce_coalesced", "reduce")
+
+
+def adds_up(name: str, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> bool:
+    """Whether the collective `name` of ProcessGroup adds floating-point numbers up."""
+    inexact = any(each.is_floating_point() or each.is_complex() for each in tensors)
+    return name in _REDUCING and inexact and _operation(options) in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+
+
+def add_up(group: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> None:
+    """Put the sum over all ranks, or the mean, into each tensor. Raises RuntimeError if a rank is gone."""
+    parts = group.size() if _operation(options) == dist.ReduceOp.AVG else 1
+    for tensor in tensors:
+        _add_up(group, tensor, parts)
+
+
+def _add_up(group: Any, tensor: torch.Tensor, divisor: int) -> None:
+    size, length = group.size(), tensor.numel()
+    part = -(-length // size)
+    whole = torch.zeros(part * size, dtype=tensor.dtype)
+    whole[:length] = tensor.detach().reshape(-1)
+    parts = torch.empty_like(whole)
+    group.alltoall_base(parts, whole, [], []).wait()
+    own = along_tree(parts.view(size, part))
+    if divisor > 1:
+        own = own / divisor
+    group._allgather_base(whole, own).wait()
+    tensor.detach().copy_(whole[:length].view(tensor.shape))
+
+
+def along_tree(rows: torch.Tensor) -> torch.Tensor:
+    """The sum of the rows: neighbours in pairs, then neighbours among these sums, and so on."""
+    while len(rows) > 1:
+        pairs = len(rows) // 2
+        sums = rows[0 : 2 * pairs : 2] + rows[1 : 2 * pairs : 2]
+        rows = torch.cat([sums, rows[2 * pairs :]])
+    return rows[0]
+
+
+def _operation(options: Sequence[Any]) -> Any:
+    return options[0].reduceOp if options else dist.ReduceOp.SUM
