@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ STEPS = 1200
 
 def slots(job: LocalJob) -> list[tuple[int, int]]:
     """The sizes that the job has had, as its output says: workers, and the steps before."""
-    import re
-
-    return [(int(a), int(b)) for a, b in re.findall(r"(\d+) workers?.* on .* after (\d+) batch", job.output())]
+    told = re.findall(r"(\d+) workers?.* on .* after (\d+) batch", job.output())
+    return [(int(workers), int(steps)) for workers, steps in told]
 
 
 def results(job: LocalJob) -> dict[int, tuple[Any, ...]]:
@@ -60,10 +60,10 @@ def resized(folder: Path, *arguments: str, sleep: float = 0.03) -> dict[int, tup
         return results(job)
 
 
-@pytest.mark.parametrize("loading", [("--workers", "0"), ("--workers", "1")], ids=["in-process", "worker-process"])
-def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("loading", [0, 1], ids=["in-process", "worker-process"])
+def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: int) -> None:
     """Dropout, unsynchronised batch statistics, augmented samples and losses of all ranks."""
-    alone = fixed(tmp_path / "one", 1, *loading)
+    alone = fixed(tmp_path / "one", 1, "--workers", str(loading))
     assert sorted(alone) == list(range(VIRTUAL))
-    assert fixed(tmp_path / "four", 4, *loading) == alone
-    assert resized(tmp_path / "resized", *loading) == alone
+    assert fixed(tmp_path / "four", 4, "--workers", str(loading)) == alone
+    assert resized(tmp_path / "resized", "--workers", str(loading)) == alone

@@ -137,8 +137,8 @@ class Iteration:
         self._is_open = False
         self._inner: Iterator[Any] | None = None
         self._begun_with: Any = None
-        self._skipped = 0
-        """How many batches a loader leaves out that is to give the rest of an epoch."""
+        self._rest: _Rest | None = None
+        """The loader's own batches, where it gives the rest of an epoch that another process has begun."""
         self.begins = False
         """Whether the DataLoader makes its iterator now, which is to take the batches from `batches`."""
 
@@ -246,9 +246,11 @@ class Iteration:
         for random in [first] * (keeps_processes and first is not now) + [now]:
             if random is not None:
                 RandomNumbers().take_over(random)
-                self._inner, self._skipped = None, self.given
+                self._inner = None
+                self._rest = None if self._deal else _Rest(torchs_own.own_batches(self._loader), self.given)
                 self._inner_now()
-        self._skipped = 0
+                if self._rest is not None:
+                    self._rest.skip()
 
     def again(self) -> Any:
         """A batch from the beginning, for a newcomer that only warms up."""
@@ -272,10 +274,10 @@ class Iteration:
         """How many different samples all workers together have in their present batches."""
         return self._reached - self._before
 
-    def batches(self) -> _Dealt | None:
+    def batches(self) -> _Dealt | _Rest | None:
         """The batches from here on, for the DataLoader's iterator."""
         if self._deal is None:
-            return _Rest(torchs_own.own_batches(self._loader), self._skipped) if self._skipped else None
+            return self._rest
         rank, size = self._loop.group.rank(), self._loop.group.size()
         return _Dealt(self._deal, self._order, self._reached, rank, size, self._most())
 
@@ -291,8 +293,10 @@ class Iteration:
             if self._loop.private is not None:
                 self._begun_with = RandomNumbers().own()
                 self.known.first_with = self.known.first_with or self._begun_with
-            if self._deal is not None or self._skipped:
-                torchs_own.renew_batches(self._loader, self.batches())
+            if self._deal is not None or self._loop.private is not None:
+                batches = self.batches()
+                own = torchs_own.own_batches(self._loader)
+                torchs_own.renew_batches(self._loader, own if batches is None else batches)
             try:
                 self._inner = self._begin(self._loader)
             finally:
@@ -301,17 +305,29 @@ class Iteration:
 
 
 class _Rest:
-    """A loader's own batches, without the first ones."""
+    """A loader's own batches, without the first ones. Samplers draw random numbers for the first one."""
 
-    def __init__(self, batches: Any, skipped: int) -> None:
+    def __init__(self, batches: Any, left_out: int) -> None:
         self._batches = batches
-        self._skipped = skipped
+        self._left_out = left_out
+        self._iterator: Iterator[Any] = iter(())
 
     def __len__(self) -> int:
-        return len(self._batches) - self._skipped
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(iter(self._batches), self._skipped, None)
+        self._iterator = iter(self._batches)
+        return self
+
+    def __next__(self) -> Any:
+        self.skip()
+        return next(self._iterator)
+
+    def skip(self) -> None:
+        """Leave the first ones out now, if that was not done yet."""
+        for _ in range(self._left_out):
+            next(self._iterator, None)
+        self._left_out = 0
 
 
 class _Dealt:

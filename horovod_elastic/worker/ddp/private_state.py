@@ -2,7 +2,7 @@
 
 Examples are random numbers, batch statistics and the script's variables. All ranks are at the same boundary
 when some of them move. While they are still connected, each process that gives its rank up gives this state
-to one that stays, its keeper. In the next generation, the keeper gives it to the newcomer with that rank.
+to one that stays, the holder. In the next generation, the holder gives it to the newcomer with that rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrivateStates:
     def give_up_ranks(
         self, group: ElasticGroup, transport: TensorTransport, own: Sequence[StatePart] | None, commits: int
     ) -> None:
-        """Give this process's state to a keeper, or keep those of others. All ranks call it together.
+        """Give this process's state to a holder, or keep those of others. All ranks call it together.
 
         `own`: the parts of the state, if this process gives its rank up. Raises RuntimeError if a rank is
         gone.
@@ -47,10 +47,10 @@ class PrivateStates:
         staying = [rank for rank, size in enumerate(told) if not size]
         moving = [rank for rank, size in enumerate(told) if size]
         for number, mover in enumerate(moving if staying else []):
-            keeper = staying[number % len(staying)]
+            holder = staying[number % len(staying)]
             if group.rank() == mover and packed is not None:
-                with_peers(transport.send, packed, [keeper])()
-            elif group.rank() == keeper:
+                with_peers(transport.send, packed, [holder])()
+            elif group.rank() == holder:
                 room = torch.empty(told[mover], dtype=torch.uint8)
                 with_peers(transport.receive, room, [mover])()
                 self._kept[mover] = _Kept(commits, room)
@@ -67,14 +67,14 @@ class PrivateStates:
         sizes = [0 if each is None or each.commits != commits else len(each.packed) for each in own]
         told = group.exchange(sizes)
         for number, newcomer in enumerate(new):
-            keeper = next((each for each, theirs in enumerate(told) if theirs[number]), None)
-            if keeper is None:
+            holder = next((each for each, theirs in enumerate(told) if theirs[number]), None)
+            if holder is None:
                 continue
             if rank == newcomer:
-                room = torch.empty(told[keeper][number], dtype=torch.uint8)
-                with_peers(transport.receive, room, [keeper])()
+                room = torch.empty(told[holder][number], dtype=torch.uint8)
+                with_peers(transport.receive, room, [holder])()
                 return _unpacked(room)
-            if rank == keeper:
+            if rank == holder:
                 with_peers(transport.send, self._kept[newcomer].packed, [newcomer])()
         return None
 

@@ -513,7 +513,8 @@ class TrainingLoop:
             return None
         rank = self._session.rank
         taken = self.private.take_ranks_over(self.group, transport, self._movers, route.commits, rank)
-        if (self._origin is Origin.NEW and taken is None) or (not route.givers and rank == route.root):
+        lacks_it = self._origin is Origin.NEW and taken is None
+        if lacks_it if route.givers else rank == route.root:
             say(LOST)
         return taken
 
