@@ -286,8 +286,6 @@ class Membership:
             if worker.state is WorkerState.FINISHED and status.phase is Phase.TRAINING:
                 worker.life.happens(WorkerEvent.TRAINS)
         if not worker.member:
-            if self._virtual is not None:
-                worker.takes = status.rank  # a new leader could not know it
             return
         worker.commits = status.commits
         if status.generation == self.generation:

@@ -99,7 +99,10 @@ class Captured:
 
 
 class RandomNumbers(StatePart):
-    """The generators of Python, NumPy and PyTorch, as a part of the state."""
+    """The generators of Python, NumPy and PyTorch, as a part of the state; and `another` one of PyTorch."""
+
+    def __init__(self, another: Any = None) -> None:
+        self._another = another
 
     def own(self) -> Any:
         """See StatePart.own."""
@@ -108,6 +111,7 @@ class RandomNumbers(StatePart):
             "python": random.getstate(),
             "numpy": numpy.random.get_state() if numpy else None,
             "torch": dict(torchs_own.random_states()),
+            "another": None if self._another is None else self._another.get_state(),
         }
 
     def take_over(self, theirs: Any) -> None:
@@ -117,6 +121,8 @@ class RandomNumbers(StatePart):
         if numpy and theirs["numpy"] is not None:
             numpy.random.set_state(theirs["numpy"])
         torchs_own.set_random_states(theirs["torch"])
+        if self._another is not None and theirs["another"] is not None:
+            self._another.set_state(theirs["another"])
 
 
 class _Buffers(StatePart):

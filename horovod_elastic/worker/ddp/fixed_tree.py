@@ -20,14 +20,14 @@ _REDUCING = ("allreduce", "allreduce_coalesced", "reduce")
 def adds_up(name: str, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> bool:
     """Whether the collective `name` of ProcessGroup adds floating-point numbers up."""
     inexact = any(each.is_floating_point() or each.is_complex() for each in tensors)
-    return name in _REDUCING and inexact and _operation(options) in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+    return name in _REDUCING and inexact and _is_one_of(options, dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def add_up(group: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> None:
     """Put the sum over all ranks, or the mean, into each tensor. Raises RuntimeError if a rank is gone."""
-    parts = group.size() if _operation(options) == dist.ReduceOp.AVG else 1
+    divisor = group.size() if _is_one_of(options, dist.ReduceOp.AVG) else 1
     for tensor in tensors:
-        _add_up(group, tensor, parts)
+        _add_up(group, tensor, divisor)
 
 
 def _add_up(group: Any, tensor: torch.Tensor, divisor: int) -> None:
@@ -53,5 +53,7 @@ def along_tree(rows: torch.Tensor) -> torch.Tensor:
     return rows[0]
 
 
-def _operation(options: Sequence[Any]) -> Any:
-    return options[0].reduceOp if options else dist.ReduceOp.SUM
+def _is_one_of(options: Sequence[Any], *operations: Any) -> bool:
+    """Whether the collective's operation is one of these. ReduceOp knows its kinds, but not vice versa."""
+    operation = options[0].reduceOp if options else dist.ReduceOp.SUM
+    return any(operation == each for each in operations)

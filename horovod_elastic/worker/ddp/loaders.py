@@ -245,12 +245,15 @@ class Iteration:
             torchs_own.end_worker_processes(self._loader)
         for random in [first] * (keeps_processes and first is not now) + [now]:
             if random is not None:
-                RandomNumbers().take_over(random)
+                self._random_numbers().take_over(random)
                 self._inner = None
                 self._rest = None if self._deal else _Rest(torchs_own.own_batches(self._loader), self.given)
                 self._inner_now()
                 if self._rest is not None:
                     self._rest.skip()
+
+    def _random_numbers(self) -> RandomNumbers:
+        return RandomNumbers(getattr(self._loader, "generator", None))
 
     def again(self) -> Any:
         """A batch from the beginning, for a newcomer that only warms up."""
@@ -291,7 +294,7 @@ class Iteration:
         if self._inner is None:
             self.known.iteration, self.begins = self, True
             if self._loop.private is not None:
-                self._begun_with = RandomNumbers().own()
+                self._begun_with = self._random_numbers().own()
                 self.known.first_with = self.known.first_with or self._begun_with
             if self._deal is not None or self._loop.private is not None:
                 batches = self.batches()

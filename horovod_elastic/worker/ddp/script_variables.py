@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from horovod_elastic.worker.ddp import own_generators
 from horovod_elastic.worker.state_messages import is_plain
 
 Place = tuple[Any, ...]
@@ -46,13 +47,16 @@ class ScriptVariables:
         """The functions that ran when training began: of others, no variables are handed over."""
         self._changing: set[Place] = set()
         self._takes = False
+        self.whole = False
+        """Whether tensors in variables, and generators of the script's own, are handed over, too: a newcomer
+        takes the rank of the worker that hands over."""
         self.taken: dict[tuple[FrameType, str], Any] = {}
         """The values that variables of this worker have got."""
 
     def training_begins(self) -> None:
         """Remember the values that variables have now."""
         frames = _frames()
-        self._before = {place: _mark(value) for place, value in self._values(frames)}
+        self._before = {place: self._mark(value) for place, value in self._values(frames)}
         self._known = [frame.f_code.co_name for frame in frames]
 
     def takes(self, takes: bool) -> None:
@@ -66,7 +70,7 @@ class ScriptVariables:
         known = [each for each in range(len(frames)) if self._known[each : each + 1] == [names[each]]]
         values = {place: value for place, value in self._values(frames) if place[0] in known}
         self._changing |= {
-            place for place, value in values.items() if _mark(value) != self._before.get(place, self)
+            place for place, value in values.items() if self._mark(value) != self._before.get(place, self)
         }
         sent = {place: value for place, value in values.items() if place in self._changing}
         return {"where": _where(frames), "values": {place: _state(each) for place, each in sent.items()}}
@@ -85,8 +89,12 @@ class ScriptVariables:
         values = dict(self._values(frames))
         for place, received in theirs["values"].items():
             own = values.get(place)
+            if isinstance(own, torch.Tensor) and isinstance(received, torch.Tensor):
+                received = received.to(own.device)
             if isinstance(own, torch.nn.Module):
                 own.load_state_dict(received)
+            elif own_generators.is_one(own):
+                own_generators.set_state(own, received)
             elif len(place) > 2:
                 _set_inner(frames, place, received)
             elif own is not received:
@@ -106,8 +114,20 @@ class ScriptVariables:
             if isinstance(value, torch.nn.Module):
                 if covered.isdisjoint(map(id, value.modules())):
                     yield place, value
-            elif _is_plain(value) or (len(place) > 2 and _is_own_tensor(value)):
+            elif _is_plain(value) or self._is_of_rank(value):
                 yield place, value
+            elif len(place) > 2 and _is_own_tensor(value):
+                yield place, value
+
+    def _is_of_rank(self, value: Any) -> bool:
+        """Whether only a process that takes this rank over gets the value."""
+        return self.whole and (own_generators.is_one(value) or _is_own_tensor(value))
+
+    def _mark(self, value: Any) -> Any:
+        """What differs if the value has changed. Memory of a tensor that is gone may be another one's now."""
+        if self.whole and isinstance(value, torch.Tensor):
+            return _Version(value, value._version)
+        return _mark(value)
 
 
 def _mark(value: Any) -> Any:
@@ -116,10 +136,28 @@ def _mark(value: Any) -> Any:
         return [_mark(tensor) for tensor in value.state_dict().values() if isinstance(tensor, torch.Tensor)]
     if isinstance(value, torch.Tensor):
         return value.data_ptr(), value._version
+    if own_generators.is_one(value):
+        return object()  # it counts as changed
     return type(value), copy.deepcopy(value)
 
 
+class _Version:
+    """A tensor, kept, at one of its versions."""
+
+    def __init__(self, tensor: torch.Tensor, number: int) -> None:
+        self._tensor = tensor
+        self._number = number
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Version) and self._tensor is other._tensor
+        return same and self._number == getattr(other, "_number", -1)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _state(value: Any) -> Any:
+    if own_generators.is_one(value):
+        return own_generators.state(value)
     return dict(value.state_dict()) if isinstance(value, torch.nn.Module) else value
 
 

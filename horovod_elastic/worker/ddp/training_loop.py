@@ -152,6 +152,7 @@ class TrainingLoop:
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
         self.private = PrivateStates() if group.adds_in_order else None
+        self.variables.whole = group.adds_in_order
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
         session.told_first = group.rank() == 0
         self.watch_newcomer()
@@ -469,14 +470,14 @@ class TrainingLoop:
         self.group.take_place()
         self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
         self._position = self._target
-        if private is not None:
-            self.variables.takes(True)
-            state_messages.take_over(self._private_parts(None)[:-2], private[:-2])
         if iteration is None:
             self._calls = self._target[1]
         else:
             passed = self._target[1] if iteration.epoch == self._target[0] else 0
             iteration.go_on_at(passed, position.start())
+        if private is not None:
+            self.variables.takes(True)
+            state_messages.take_over(self._private_parts(iteration), private)
         if lost := self._origin is not Origin.STAYS:
             for optimizer in self.captured.optimizers():
                 optimizer.zero_grad()  # of batches that are dealt out again
@@ -484,8 +485,6 @@ class TrainingLoop:
             arrived(lost)
         self.counting.go_on(self.variables.taken, self._target[1])
         self.variables.taken.clear()
-        if private is not None:  # last: no random number may be drawn from now on
-            state_messages.take_over(self._private_parts(iteration)[-2:], private[-2:])
         self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
         self._bring_back = lambda: None
         self.group.muted = False
@@ -494,8 +493,8 @@ class TrainingLoop:
     # --- reproducible mode --------------------------------------------------------------------------------
 
     def _private_parts(self, iteration: Iteration | None) -> list[StatePart]:
-        """What belongs to this rank alone. The last two make the script go on at once, as the other did."""
-        return [*self.captured.private(), self.variables, _Beginning(iteration), RandomNumbers()]
+        """What belongs to this rank alone. Random numbers are last: to begin an iteration takes some."""
+        return [_Beginning(iteration), *self.captured.private(), self.variables, RandomNumbers()]
 
     def _give_up_ranks(self, private: PrivateStates, word: Called, iteration: Iteration | None) -> None:
         assert self._session.core is not None

@@ -72,12 +72,15 @@ def main():
         log.write(json.dumps({"event": event, "time": time.time(), **place, **facts}) + "\n")
 
     losses = []
+    own, numpys = torch.Generator().manual_seed(rank), np.random.default_rng(rank)
+    ahead = torch.rand(16, generator=own) * 0.1
     for epoch in range(options.steps):
         if sampler is not None:
             sampler.set_epoch(epoch)
         for number, (inputs, targets) in enumerate(loader):
             optimizer.zero_grad()
-            loss = cross_entropy(model(inputs), targets)
+            loss = cross_entropy(model(inputs + ahead), targets)
+            ahead = torch.rand(16, generator=own) * float(numpys.random()) * 0.1
             loss.backward()
             optimizer.step()
             schedule.step()
