@@ -31,25 +31,34 @@ def add_up(group: Any, tensors: Sequence[torch.Tensor], options: Sequence[Any]) 
 
 
 def _add_up(group: Any, tensor: torch.Tensor, divisor: int) -> None:
-    size, length = group.size(), tensor.numel()
-    part = -(-length // size)
-    whole = torch.zeros(part * size, dtype=tensor.dtype)
-    whole[:length] = tensor.detach().reshape(-1)
-    parts = torch.empty_like(whole)
-    group.alltoall_base(parts, whole, [], []).wait()
-    own = along_tree(parts.view(size, part))
-    if divisor > 1:
-        own = own / divisor
-    group._allgather_base(whole, own).wait()
-    tensor.detach().copy_(whole[:length].view(tensor.shape))
+    own = tensor.detach()
+    flat = own.cpu().contiguous().view(-1)  # the tensor's own memory, if it is in order and on no GPU
+    even = flat.numel() // group.size() * group.size()
+    _add_up_even(group, flat[:even], divisor)
+    if even < flat.numel():
+        rest = torch.zeros(group.size(), dtype=flat.dtype)
+        rest[: flat.numel() - even] = flat[even:]
+        _add_up_even(group, rest, divisor)
+        flat[even:] = rest[: flat.numel() - even]
+    if flat.data_ptr() != own.data_ptr():
+        own.copy_(flat.view(own.shape))
+
+
+def _add_up_even(group: Any, flat: torch.Tensor, divisor: int) -> None:
+    """Add up a tensor that has a part of the same length for each rank."""
+    if not flat.numel():
+        return
+    parts = torch.empty_like(flat)
+    group.alltoall_base(parts, flat, [], []).wait()
+    total = along_tree(parts.view(group.size(), -1))
+    group._allgather_base(flat, total if divisor == 1 else total / divisor).wait()
 
 
 def along_tree(rows: torch.Tensor) -> torch.Tensor:
-    """The sum of the rows: neighbours in pairs, then neighbours among these sums, and so on."""
+    """The sum of the rows: neighbours in pairs, then neighbours among these sums, and so on, in place."""
     while len(rows) > 1:
-        pairs = len(rows) // 2
-        sums = rows[0 : 2 * pairs : 2] + rows[1 : 2 * pairs : 2]
-        rows = torch.cat([sums, rows[2 * pairs :]])
+        rows[: len(rows) // 2 * 2 : 2] += rows[1::2]
+        rows = rows[::2]
     return rows[0]
 
 

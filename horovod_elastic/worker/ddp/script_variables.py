@@ -114,9 +114,7 @@ class ScriptVariables:
             if isinstance(value, torch.nn.Module):
                 if covered.isdisjoint(map(id, value.modules())):
                     yield place, value
-            elif _is_plain(value) or self._is_of_rank(value):
-                yield place, value
-            elif len(place) > 2 and _is_own_tensor(value):
+            elif _is_plain(value) or self._is_of_rank(value) or (len(place) > 2 and _is_own_tensor(value)):
                 yield place, value
 
     def _is_of_rank(self, value: Any) -> bool:
