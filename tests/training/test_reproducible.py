@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,54 +18,86 @@ from local_job import LocalJob, local_job  # noqa: E402
 
 SCRIPT = HERE / "scripts" / "same_bits.py"
 VIRTUAL = 4
-STEPS = 1200
+STEPS = 600
+LOST = "a virtual worker was lost"
+Results = dict[int, tuple[Any, ...]]
 
 
-def slots(job: LocalJob) -> list[tuple[int, int]]:
-    """The sizes that the job has had, as its output says: workers, and the steps before."""
-    told = re.findall(r"(\d+) workers?.* on .* after (\d+) batch", job.output())
-    return [(int(workers), int(steps)) for workers, steps in told]
+def sizes(job: LocalJob) -> list[int]:
+    """The slots that the job has used, one size after the other, as its output says."""
+    return [int(size) for size in re.findall(r"(\d+) workers?(?: \(4 virtual ones\))? on ", job.output())]
 
 
-def results(job: LocalJob) -> dict[int, tuple[Any, ...]]:
-    """By rank: digests of its state and its losses, and what it draws next."""
+def wait_for(job: LocalJob, size: int) -> None:
+    job.wait_until(f"{size} slots", lambda: sizes(job)[-1:] == [size])
+
+
+def results(job: LocalJob) -> Results:
+    """By rank: digests of its state and of its losses, and the numbers that it draws next."""
     ends = [each for each in job.events("end") if each["world"]]
     return {each["rank"]: (each["state"], each["history"], each["drawn"]) for each in ends}
 
 
-def wait_for_slots(job: LocalJob, count: int) -> None:
-    job.wait_until(f"{count} slots", lambda: slots(job)[-1:] and slots(job)[-1][0] == count)
-
-
-def fixed(folder: Path, size: int, *arguments: str) -> dict[int, tuple[Any, ...]]:
+def fixed(folder: Path, size: int, *arguments: str) -> Results:
     """The results of a job that keeps its size."""
-    how = {"workers": size, "maximum": size, "FLEXO_REPRODUCIBLE": str(VIRTUAL)}
-    with local_job(folder, SCRIPT, "--steps", str(STEPS), *arguments, **how) as job:
+    steps = ("--steps", str(STEPS))
+    reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
+    with local_job(folder, SCRIPT, *steps, *arguments, workers=size, maximum=size, **reproducible) as job:
         assert job.wait() == 0, job.output()
         return results(job)
 
 
-def resized(folder: Path, *arguments: str, sleep: float = 0.03) -> dict[int, tuple[Any, ...]]:
-    """The results of a job that goes from 2 slots to 3, 4 and back to 2."""
-    how = ["--steps", str(STEPS), "--sleep", str(sleep), *arguments]
-    with local_job(folder, SCRIPT, *how, maximum=VIRTUAL, FLEXO_REPRODUCIBLE=str(VIRTUAL)) as job:
-        wait_for_slots(job, 2)
+def resized(folder: Path, *arguments: str) -> Results:
+    """The results of a job that goes from 2 slots to 3, 4, 3 and 2 while it trains."""
+    steps = ("--steps", str(STEPS), "--sleep", "0.03")
+    reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
+    with local_job(folder, SCRIPT, *steps, *arguments, maximum=VIRTUAL, **reproducible) as job:
+        wait_for(job, 2)
         job.start("n1", 1)
-        wait_for_slots(job, 3)
+        wait_for(job, 3)
         job.start("n2", 1)
-        wait_for_slots(job, 4)
+        wait_for(job, 4)
         job.send_away("n1")
-        wait_for_slots(job, 3)
+        wait_for(job, 3)
         job.send_away("n2")
-        wait_for_slots(job, 2)
+        wait_for(job, 2)
         assert job.wait() == 0, job.output()
+        assert sizes(job) == [2, 3, 4, 3, 2]
+        assert LOST not in job.output()
         return results(job)
 
 
-@pytest.mark.parametrize("loading", [0, 1], ids=["in-process", "worker-process"])
-def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: int) -> None:
-    """Dropout, unsynchronised batch statistics, augmented samples and losses of all ranks."""
-    alone = fixed(tmp_path / "one", 1, "--workers", str(loading))
+@pytest.mark.parametrize(
+    "loading",
+    [
+        ("--workers", "0"),
+        pytest.param(("--workers", "1"), marks=pytest.mark.thorough),
+        pytest.param(("--workers", "1", "--persistent", "--undivided"), marks=pytest.mark.thorough),
+    ],
+    ids=["in-process", "worker-process", "undivided"],
+)
+def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: tuple[str, ...]) -> None:
+    """Parameters, batch statistics, moments of the optimizer, losses and random numbers of each rank."""
+    alone = fixed(tmp_path / "one", 1, *loading)
     assert sorted(alone) == list(range(VIRTUAL))
-    assert fixed(tmp_path / "four", 4, "--workers", str(loading)) == alone
-    assert resized(tmp_path / "resized", "--workers", str(loading)) == alone
+    assert len({state for state, _, _ in alone.values()}) == VIRTUAL, "ranks have statistics of their own"
+    assert fixed(tmp_path / "four", 4, *loading) == alone
+    assert resized(tmp_path / "resized", *loading) == alone
+
+
+def test_a_job_that_loses_a_virtual_worker_trains_on_and_says_that_bits_may_differ(tmp_path: Path) -> None:
+    reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
+    steps = ("--steps", "300", "--sleep", "0.02")
+    with local_job(tmp_path / "job", SCRIPT, *steps, maximum=VIRTUAL, **reproducible) as job:
+        job.wait_until("steps", lambda: len(job.events("step")) > 10 * VIRTUAL)
+        victim = next(each["pid"] for each in job.events("step") if each["rank"] == VIRTUAL - 1)
+        os.kill(victim, signal.SIGKILL)
+        assert job.wait() == 0, job.output()
+        assert job.output().count(LOST) == 1
+        assert sorted(results(job)) == list(range(VIRTUAL))
+
+
+def test_a_horovod_script_is_refused_by_name(tmp_path: Path) -> None:
+    with local_job(tmp_path / "job", HERE / "scripts" / "counting.py", FLEXO_REPRODUCIBLE="9") as job:
+        assert job.wait() == 1
+        assert "--reproducible is for scripts of torch.distributed" in job.output()

@@ -53,10 +53,19 @@ class ScriptVariables:
         self.taken: dict[tuple[FrameType, str], Any] = {}
         """The values that variables of this worker have got."""
 
+    def first_step(self) -> None:
+        """Remember, if a rank's variables are handed over as a whole, what they were before the first step.
+
+        A newcomer's practice may change variables that the others have not changed since training began.
+        """
+        if self.whole:
+            self._before = {place: self._mark(value) for place, value in self._values(_frames())}
+
     def training_begins(self) -> None:
         """Remember the values that variables have now."""
         frames = _frames()
-        self._before = {place: self._mark(value) for place, value in self._values(frames)}
+        if not self.whole:
+            self._before = {place: self._mark(value) for place, value in self._values(frames)}
         self._known = [frame.f_code.co_name for frame in frames]
 
     def takes(self, takes: bool) -> None:

@@ -217,6 +217,8 @@ class TrainingLoop:
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        if self._first_optimizer is None:
+            self.variables.first_step()
         self._counts_call(optimizer)
         if self._must_recover():
             self._recover()

@@ -71,7 +71,7 @@ def main():
         place = {"rank": rank, "size": dist.get_world_size(), "pid": os.getpid(), "world": world()}
         log.write(json.dumps({"event": event, "time": time.time(), **place, **facts}) + "\n")
 
-    losses = []
+    losses, best = [], float("inf")
     own, numpys = torch.Generator().manual_seed(rank), np.random.default_rng(rank)
     ahead = torch.rand(16, generator=own) * 0.1
     for epoch in range(options.steps):
@@ -84,7 +84,9 @@ def main():
             loss.backward()
             optimizer.step()
             schedule.step()
-            losses.append((epoch, number, loss.item()))
+            if len(losses) < 5:  # once training has begun, only the practice of newcomers changes it
+                best = min(best, loss.item())
+            losses.append((epoch, number, loss.item(), best))
             tell("step", steps=len(losses))
             time.sleep(options.sleep)
             if len(losses) == options.steps:
