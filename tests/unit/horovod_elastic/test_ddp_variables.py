@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -147,3 +148,34 @@ def test_after_the_join_the_module_has_pythons_own_again() -> None:
     assert "range" in globals()
     watching.go_on({}, 0)
     assert "range" not in globals()
+
+
+def drawn(seed: int, steps: int, part: ScriptVariables, meet: Callable[[], None]) -> tuple[Any, ...]:
+    """A script's function that draws one batch ahead, from generators of its own."""
+    torchs, pythons = torch.Generator().manual_seed(seed), random.Random(seed)
+    ahead, best = torch.zeros(2), 9
+    part.first_step()
+    for step in range(steps):
+        best = min(best, seed) if step == 0 else best
+        if step == 1:
+            part.training_begins()
+        ahead = torch.rand(2, generator=torchs)
+        pythons.random()
+    meet()
+    return ahead.tolist(), best, torch.rand(1, generator=torchs).item(), pythons.random()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_only_who_takes_a_rank_over_gets_tensors_in_variables_and_generators(whole: bool) -> None:
+    sent: list[Any] = []
+    results = []
+    for seed, steps in ((1, 7), (2, 3)):
+        part = ScriptVariables(list)
+        part.whole = whole
+        part.takes(True)
+
+        def meet(own: ScriptVariables = part) -> None:
+            own.take_over(sent[0]) if sent else sent.append(own.own())  # one line, as in a script
+
+        results.append(drawn(seed, steps, part, lambda meet=meet: meet()))  # type: ignore[misc]
+    assert (results[0] == results[1]) is whole
