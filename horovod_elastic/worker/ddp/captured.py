@@ -15,6 +15,7 @@ from typing import Any
 from horovod_elastic import stateful
 from horovod_elastic.worker import left_out
 from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp.script_variables import is_plain_data
 from horovod_elastic.worker.state_messages import StatePart
 from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
 
@@ -71,7 +72,13 @@ class Captured:
         """The parts that each rank has for itself, besides parameters and optimizers."""
         models = [*self.models(), *_living(self._averaged)]
         others = [make() for make in self._of_frameworks]
-        return [_Buffers(models), *map(_Stateful, left_out.made()), _BufferSync(self.models()), *others]
+        return [
+            _Buffers(models),
+            _Attributes(models),
+            *map(_Stateful, left_out.made()),
+            _BufferSync(self.models()),
+            *others,
+        ]
 
     def memento(self) -> Callable[[], None]:
         """Remember what a script changes in a step that does not count; the function brings it back.
@@ -137,6 +144,23 @@ class _Buffers(StatePart):
     def take_over(self, theirs: Any) -> None:
         for model, its in zip(self._models, theirs, strict=True):
             _write(dict(model.named_buffers()), its)
+
+
+class _Attributes(StatePart):
+    """The plain values that the models' modules have as attributes, such as a count of calls."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._modules = [module for model in models for module in model.module.modules()]
+
+    def own(self) -> Any:
+        return [
+            {name: value for name, value in vars(module).items() if name[0] != "_" and is_plain_data(value)}
+            for module in self._modules
+        ]
+
+    def take_over(self, theirs: Any) -> None:
+        for module, its in zip(self._modules, theirs, strict=True):
+            vars(module).update(its)
 
 
 class _BufferSync(StatePart):

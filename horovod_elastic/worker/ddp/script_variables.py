@@ -123,7 +123,9 @@ class ScriptVariables:
             if isinstance(value, torch.nn.Module):
                 if covered.isdisjoint(map(id, value.modules())):
                     yield place, value
-            elif _is_plain(value) or self._is_of_rank(value) or (len(place) > 2 and _is_own_tensor(value)):
+            elif (
+                is_plain_data(value) or self._is_of_rank(value) or (len(place) > 2 and _is_own_tensor(value))
+            ):
                 yield place, value
 
     def _is_of_rank(self, value: Any) -> bool:
@@ -239,7 +241,7 @@ def _within(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, A
     yield place, value
     if id(value) in seen or len(place) > DEEPEST:
         return
-    if type(value) is dict and len(value) <= MOST_ELEMENTS and not _is_plain(value):
+    if type(value) is dict and len(value) <= MOST_ELEMENTS and not is_plain_data(value):
         inner = {key: each for key, each in value.items() if isinstance(key, str | int)}
     elif _is_object_of_script(value):
         inner = vars(value)
@@ -258,10 +260,11 @@ def _is_object_of_script(value: Any) -> bool:
     return file is not None and is_of_script(file)
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def is_plain_data(value: Any, depth: int = 0) -> bool:
+    """Whether the value is a number, text, or a container of these."""
     if isinstance(value, _PLAIN):
         return True
     if type(value) not in _CONTAINERS or len(value) > MOST_ELEMENTS or depth > DEEPEST:
         return False
     elements = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-    return all(_is_plain(each, depth + 1) for each in elements)
+    return all(is_plain_data(each, depth + 1) for each in elements)
