@@ -18,7 +18,6 @@ from local_job import LocalJob, local_job  # noqa: E402
 
 SCRIPT = HERE / "scripts" / "same_bits.py"
 VIRTUAL = 4
-STEPS = 600
 LOST = "a virtual worker was lost"
 Results = dict[int, tuple[Any, ...]]
 
@@ -33,14 +32,15 @@ def wait_for(job: LocalJob, size: int) -> None:
 
 
 def results(job: LocalJob) -> Results:
-    """By rank: digests of its state and of its losses, and the numbers that it draws next."""
+    """By rank: its steps, digests of its state and of its losses, and the numbers that it draws next."""
     ends = [each for each in job.events("end") if each["world"]]
-    return {each["rank"]: (each["state"], each["history"], each["drawn"]) for each in ends}
+    names = ("steps", "state", "history", "drawn")
+    return {each["rank"]: tuple(each[name] for name in names) for each in ends}
 
 
-def fixed(folder: Path, size: int, *arguments: str) -> Results:
-    """The results of a job that keeps its size."""
-    steps = ("--steps", str(STEPS))
+def fixed(folder: Path, size: int, number: int, *arguments: str) -> Results:
+    """The results of a job that keeps its size, after this number of steps."""
+    steps = ("--steps", str(number))
     reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
     with local_job(folder, SCRIPT, *steps, *arguments, workers=size, maximum=size, **reproducible) as job:
         assert job.wait() == 0, job.output()
@@ -49,9 +49,8 @@ def fixed(folder: Path, size: int, *arguments: str) -> Results:
 
 def resized(folder: Path, *arguments: str) -> Results:
     """The results of a job that goes from 2 slots to 3, 4, 3 and 2 while it trains."""
-    steps = ("--steps", str(STEPS), "--sleep", "0.03")
     reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
-    with local_job(folder, SCRIPT, *steps, *arguments, maximum=VIRTUAL, **reproducible) as job:
+    with local_job(folder, SCRIPT, "--sleep", "0.03", *arguments, maximum=VIRTUAL, **reproducible) as job:
         wait_for(job, 2)
         job.start("n1", 1)
         wait_for(job, 3)
@@ -61,6 +60,7 @@ def resized(folder: Path, *arguments: str) -> Results:
         wait_for(job, 3)
         job.send_away("n2")
         wait_for(job, 2)
+        job.stop()
         assert job.wait() == 0, job.output()
         assert sizes(job) == [2, 3, 4, 3, 2]
         assert LOST not in job.output()
@@ -78,20 +78,23 @@ def resized(folder: Path, *arguments: str) -> Results:
 )
 def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: tuple[str, ...]) -> None:
     """Parameters, batch statistics, moments of the optimizer, losses and random numbers of each rank."""
-    alone = fixed(tmp_path / "one", 1, *loading)
-    assert sorted(alone) == list(range(VIRTUAL))
-    assert len({state for state, _, _ in alone.values()}) == VIRTUAL, "ranks have statistics of their own"
-    assert fixed(tmp_path / "four", 4, *loading) == alone
-    assert resized(tmp_path / "resized", *loading) == alone
+    found = resized(tmp_path / "resized", *loading)
+    assert sorted(found) == list(range(VIRTUAL))
+    assert len({state for _, state, _, _ in found.values()}) == VIRTUAL, "ranks have statistics of their own"
+    (steps,) = {steps for steps, _, _, _ in found.values()}
+    assert fixed(tmp_path / "one", 1, steps, *loading) == found
+    assert fixed(tmp_path / "four", 4, steps, *loading) == found
 
 
 def test_a_job_that_loses_a_virtual_worker_trains_on_and_says_that_bits_may_differ(tmp_path: Path) -> None:
     reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
-    steps = ("--steps", "300", "--sleep", "0.02")
+    steps = ("--sleep", "0.02")
     with local_job(tmp_path / "job", SCRIPT, *steps, maximum=VIRTUAL, **reproducible) as job:
         job.wait_until("steps", lambda: len(job.events("step")) > 10 * VIRTUAL)
         victim = next(each["pid"] for each in job.events("step") if each["rank"] == VIRTUAL - 1)
         os.kill(victim, signal.SIGKILL)
+        job.wait_until("the next generation", lambda: sizes(job) == [2, 2])
+        job.stop()
         assert job.wait() == 0, job.output()
         assert job.output().count(LOST) == 1
         assert sorted(results(job)) == list(range(VIRTUAL))

@@ -48,12 +48,8 @@ class Staff:
         if self._job.founded:
             virtual.settle(self._roster, self._job.limit)
             for worker in virtual.superfluous(self._roster):
-                if self._changes.concerns(worker.worker_id):
-                    continue
-                if worker.state is WorkerState.READY:
+                if worker.state is WorkerState.READY and not self._changes.concerns(worker.worker_id):
                     commands.append(worker.tell_to_leave(MOVED, now))
-                elif worker.state is WorkerState.STARTING:
-                    commands.append(Kill(worker.worker_id, worker.agent, MOVED))
         for rank, slot in virtual.missing(self._roster):
             agent = self._roster.agents[slot.agent]
             if agent.restarts.get(slot.number, 0) <= RESTARTS_PER_SLOT:

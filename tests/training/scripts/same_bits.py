@@ -44,10 +44,27 @@ def loader_of(options, data):
     return sampler, DataLoader(data, batch_size=8, sampler=sampler, **how)
 
 
+def all_say(so):
+    """Whether any rank says so; all hear the same."""
+    said = torch.tensor(float(so))
+    dist.all_reduce(said)
+    return said.item() > 0
+
+
+def digest_of(model, optimizer):
+    """A digest of parameters, buffers and moments."""
+    state = hashlib.sha256()
+    for name, each in model.state_dict().items():
+        state.update(name.encode() + each.numpy().tobytes())
+    for each in optimizer.state_dict()["state"].values():
+        state.update(each["exp_avg_sq"].numpy().tobytes())
+    return state.hexdigest()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=100_000, help="at most; it ends earlier if asked to")
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--persistent", action="store_true")
@@ -63,7 +80,7 @@ def main():
     )
     model = DistributedDataParallel(layers, broadcast_buffers=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 500)
     sampler, loader = loader_of(options, Augmented(1000))
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
@@ -74,6 +91,7 @@ def main():
     losses, best = [], float("inf")
     own, numpys = torch.Generator().manual_seed(rank), np.random.default_rng(rank)
     ahead = torch.rand(16, generator=own) * 0.1
+    ends = False
     for epoch in range(options.steps):
         if sampler is not None:
             sampler.set_epoch(epoch)
@@ -89,18 +107,15 @@ def main():
             losses.append((epoch, number, loss.item(), best))
             tell("step", steps=len(losses))
             time.sleep(options.sleep)
-            if len(losses) == options.steps:
+            if len(losses) % 10 == 0:
+                ends = all_say(Path(options.log_dir, "stop").exists() or len(losses) >= options.steps)
+            if ends:
                 break
-        if len(losses) == options.steps:
+        if ends:
             break
-    state = hashlib.sha256()
-    for name, each in model.state_dict().items():
-        state.update(name.encode() + each.numpy().tobytes())
-    for each in optimizer.state_dict()["state"].values():
-        state.update(each["exp_avg_sq"].numpy().tobytes())
     drawn = [torch.rand(1).item(), random.random(), np.random.rand()]
     history = hashlib.sha256(json.dumps(losses).encode()).hexdigest()
-    tell("end", state=state.hexdigest(), history=history, drawn=drawn, loss=losses[-1][2])
+    tell("end", state=digest_of(model, optimizer), history=history, drawn=drawn, steps=len(losses))
     dist.barrier()
     dist.destroy_process_group()
 
