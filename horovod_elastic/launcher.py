@@ -22,7 +22,16 @@ from flexo_protos.credentials import new_authenticator
 from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.lease_place import parse as parse_place
-from horovod_elastic import accelerate_launch, launch_commands, network, open_files, progress, threads, wire
+from horovod_elastic import (
+    accelerate_launch,
+    launch_commands,
+    network,
+    open_files,
+    progress,
+    reproducible,
+    threads,
+    wire,
+)
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
 from horovod_elastic.agent.worker_environment import ADDRESS_VARIABLE
@@ -87,6 +96,9 @@ Options for scripts of torch.distributed:
     --elastic-unit=N    workers come and go N at a time: each N workers are one replica of a model that is
                         spread over them (FSDP with replicas, tensor parallelism). The workers on each node,
                         MIN and MAX are multiples of N. Needs PyTorch 2.13
+    --reproducible[=V]  the same bits whatever the resizes: the script always runs as V processes (virtual
+                        workers), and a GPU carries several of them while the job has fewer than V GPUs.
+                        Without =V, as many as the job's maximum
 Option for Horovod scripts:
     --epochs=N          how many epochs the script trains. Where its elastic state has an `epoch`, flexod then
                         knows how far it is, and policies go by that instead of the time limit
@@ -112,6 +124,7 @@ def main(arguments: list[str]) -> int:
         platform = registry.find(os.environ)
         base, command = _as_launched(platform.base_job(), command)
         base = in_units(base, int(os.environ.pop(UNIT_VARIABLE, "1")))
+        _settle_virtual_workers(base)
         return run_job(platform, base, command)
     except (NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
@@ -130,12 +143,19 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
             break
         if option == "--no-profile" and not equals:
             os.environ[profiling.OPT_OUT_VARIABLE] = "off"
+        elif option == reproducible.OPTION:
+            os.environ[reproducible.VARIABLE] = reproducible.asked(value, given=bool(equals))
         elif option in _OPTIONS_WITH_VALUES:
             _OPTIONS_WITH_VALUES[option](value if equals or not rest else rest.pop(0))
         else:
             raise ValueError(f"{option}{equals}{value}: no such option; flexo run --help lists them")
     if os.environ.get(rates.VARIABLE) and os.environ.get(BATCH_RULE) != BatchRule.GROW.value:
         raise ValueError("--scale-lr needs --batch-rule=grow: otherwise the global batch stays the same")
+    if os.environ.get(reproducible.VARIABLE) and os.environ.get(BATCH_RULE):
+        raise ValueError(
+            f"{reproducible.OPTION} does not go together with --batch-rule and --scale-lr: the global"
+            " batch is always that of its virtual workers. Leave these out"
+        )
     return rest
 
 
@@ -191,6 +211,16 @@ def _as_launched(base: BaseJob, command: list[str]) -> tuple[BaseJob, list[str]]
         say(f"this job keeps its size: {launch.fixed}")
         base = replace(base, maximum=base.minimum)
     return base, list(launch.command)
+
+
+def _settle_virtual_workers(base: BaseJob) -> None:
+    """Tell everybody the number of virtual workers, if the job has any. Raises ValueError for a wrong one."""
+    if asked := os.environ.get(reproducible.VARIABLE):
+        if base.unit > 1:
+            raise ValueError(f"--elastic-unit={base.unit} and --reproducible exclude each other")
+        count = reproducible.settled(asked, max(base.maximum, base.workers))
+        os.environ[reproducible.VARIABLE] = count
+        say(f"{count} virtual workers, whatever the size (--reproducible)")
 
 
 def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:

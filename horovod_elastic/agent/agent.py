@@ -569,6 +569,8 @@ class Agent:
 def _running(worker: LocalWorker) -> pb.RunningWorker:
     order, status = worker.order, pb.WorkerStatus()
     status.CopyFrom(worker.status)
+    if status.phase == pb.WORKER_PHASE_STARTING:  # it has said nothing yet
+        status.rank = order.projected_rank.rank
     status.called = max(status.called, worker.called)
     return pb.RunningWorker(
         worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, status=status

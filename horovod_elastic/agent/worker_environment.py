@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic import reproducible
 from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob
@@ -70,6 +71,8 @@ def environment_of(
         FLEXO_UNIT_PLACE=str(order.slot % job.unit),
         **_of_torchrun(projected_rank, job),
     )
+    if virtual := reproducible.virtual_workers(environment):
+        environment.update(_of_virtual_worker(virtual, order, place))
     if order.newcomer:
         # A newcomer is alone until it joins, and the native core believes local and cross ranks.
         environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
@@ -91,6 +94,8 @@ def projected(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> pb.
 
     When the leader starts the first founders, it may not have heard of the other nodes yet.
     """
+    if reproducible.virtual_workers(os.environ):
+        return order.projected_rank
     before = 0
     for node in job.nodes:
         if node.name == place.node and place.base and not order.newcomer and order.slot < node.workers:
@@ -127,6 +132,20 @@ def _of_torchrun(rank: pb.ProjectedRank, job: BaseJob) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(job.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _of_virtual_worker(count: int, order: pb.StartWorker, place: WorkerLocation) -> dict[str, str]:
+    """The variables of a virtual worker that differ from those of other workers.
+
+    LOCAL_RANK names its GPU, which it may share. The number of threads must be the same on every node: sums
+    over several threads have another order.
+    """
+    return {
+        "FLEXO_BASE": str(count),
+        "LOCAL_RANK": str(order.slot),
+        "LOCAL_WORLD_SIZE": str(place.slots),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1",
     }
 
 

@@ -167,10 +167,12 @@ class CommandExecutor:
             self._agents.tell_worker(call.worker_id, workers_pb2.ToWorker(go=word))
         for generation in [each for each in self._meetings if each < go.generation]:
             _close(self._meetings.pop(generation))
-        self._accounting.go(len(places))
+        slots = len({(place.agent, place.slot) for place in places})
+        self._accounting.go(slots)
         nodes = len({place.agent for place in places})
+        virtual = f" ({len(places)} virtual ones)" if len(places) > slots else ""
         say(
-            f"{_count(len(places), 'worker')} on {_count(nodes, 'node')} "
+            f"{_count(slots, 'worker')}{virtual} on {_count(nodes, 'node')} "
             f"after {_count(go.commits, 'batch', 'batches')} (generation {go.generation})"
         )
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-from horovod_elastic.job_plan import JobPlan
+from horovod_elastic import reproducible
+from horovod_elastic.job_plan import BaseJob, JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks, AgentOutbox
@@ -31,6 +32,7 @@ from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.membership.commands import Command, Dismiss, End, Start
 from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers, slot_of
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.pending_commands import Training
 from horovod_elastic.leader.reporting import Reporter
@@ -99,6 +101,7 @@ class Leader:
             taking_over=since if inherited else None,
             gap=100 + secrets.randbelow(10_000),
             unit=plan.base.unit,
+            virtual=_virtual_workers(plan.base),
         )
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks()
@@ -234,7 +237,8 @@ class Leader:
         if self._membership.finishing:
             return 0
         satellites = self._agents.satellites()
-        return sum(worker.agent in satellites for worker in self._membership.present())
+        members = self._membership.present()
+        return len({slot_of(worker) for worker in members if worker.agent in satellites})
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -526,3 +530,13 @@ class Leader:
     def tell_flexod(self, message: jobs_pb2.FromLeader) -> None:
         """See satellite_manager.LeaderContext."""
         self._reporter.send(message)
+
+
+def _virtual_workers(base: BaseJob) -> VirtualWorkers | None:
+    """The virtual workers of a job in reproducible mode, else None."""
+    count = reproducible.virtual_workers(os.environ)
+    if not count:
+        return None
+    agents = [(agent_name(node.name, base.job_id), node.workers) for node in base.nodes]
+    slots = [Slot(agent, number) for agent, workers in agents for number in range(workers)]
+    return VirtualWorkers(count, slots)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod_elastic import progress, stateful
+from horovod_elastic import progress, reproducible, stateful
 from horovod_elastic.core import choice, python_layer
 from horovod_elastic.core.interface import Core, Disagreement
 from horovod_elastic.worker import boundary, left_out, plain_samplers, replicas, sampler_order, sigterm
@@ -47,6 +47,11 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
         session = sessions.current()
         if not session.belongs_here() or self.is_initialized() or session.generation > 0:
             return original(self, *args, **kwargs)
+        if reproducible.virtual_workers(os.environ):
+            sys.exit(
+                "flexo: --reproducible is for scripts of torch.distributed, and this is a Horovod script: run"
+                " it without the option"
+            )
         sigterm.outlive()
         if session.core is None:
             session.core = _new_core(_mpi_ops())

@@ -25,7 +25,7 @@ import grpc
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
-from horovod_elastic import threads
+from horovod_elastic import reproducible, threads
 from horovod_elastic.core.interface import Core, CoreFailed, RankPlacement
 from horovod_elastic.phase import Phase
 from horovod_elastic.trace import say, say_error
@@ -91,6 +91,8 @@ class Session:
         self.on_cannot_enter: Callable[[], None] = lambda: None
         """Called by the training thread when it cannot enter a generation, and is to wait for another one."""
         self._part = ParticipantState()
+        if reproducible.virtual_workers(environment):  # a new leader has to know the rank
+            self._part.rank = int(environment["RANK"])
         self._changed = threading.Condition()
         self._places: dict[int, RankPlacement] = {}
         self._prepared = 0

@@ -53,10 +53,11 @@ class Route:
         return tuple(newcomer for newcomer, its_giver in self.givers.items() if its_giver == giver)
 
 
-def decide(members: Sequence[Member], *, any_root: bool = False) -> Route:
+def decide(members: Sequence[Member], *, any_root: bool = False, spread: bool = False) -> Route:
     """The route for all workers. `members`: their reports, in order of rank.
 
-    Horovod's states come from rank 0. With `any_root`, they come from the worker with the most commits.
+    Horovod's states come from rank 0. With `any_root`, they come from the worker with the most commits. With
+    `spread`, no worker that has the state receives it, even if a broadcast would be faster.
     """
     root = _most_advanced(members) if any_root else 0
     by_broadcast = Route(members[root].commits, root=root)
@@ -71,7 +72,7 @@ def decide(members: Sequence[Member], *, any_root: bool = False) -> Route:
     most_for_one = -(-len(new) // len(staying))
     # The root of a broadcast sends that often. Many newcomers get the state of few givers sooner by a
     # broadcast.
-    if most_for_one > (len(members) - 1).bit_length():
+    if not spread and most_for_one > (len(members) - 1).bit_length():
         return by_broadcast
     return Route(members[root].commits, _spread(members, staying, new))
 

@@ -28,6 +28,7 @@ from horovod_elastic.leader.membership.commands import (
 from horovod_elastic.leader.membership.job_state import JobState
 from horovod_elastic.leader.membership.roster import Roster, Worker, places
 from horovod_elastic.leader.membership.states import CHANGE, Machine, Stage, StageEvent, WorkerState
+from horovod_elastic.leader.membership.virtual_workers import MOVED
 
 K = 2
 """Mini-batches between rank 0's present one and the one at which all workers switch (Amoeba, section 5.2)."""
@@ -250,12 +251,12 @@ class Changes:
         """The message to a training worker."""
         if worker.worker_id in change.members:
             return Call(worker.worker_id, change.at)
-        why = self._roster.agent_of(worker).leaving
+        why = self._roster.agent_of(worker).leaving or (MOVED if self._roster.virtual else "")
         return Call(worker.worker_id, change.at, leave=why, aside=not why)
 
     def _let_go(self, worker: Worker, now: float) -> None:
         """Take a worker out of the generation: it ends at the boundary, or steps aside."""
-        if self._roster.agent_of(worker).leaving:
+        if self._roster.virtual or self._roster.agent_of(worker).leaving:
             worker.leaves_at_boundary(now)
         else:
             worker.steps_aside(now)

@@ -18,6 +18,8 @@ class RankAssignment:
     local_size: int
     cross_rank: int
     cross_size: int
+    slot: int = 0
+    """The slot of the agent that carries the worker; virtual workers share slots."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from horovod_elastic.leader.membership.roster import (
 from horovod_elastic.leader.membership.staff import ENDING, Staff
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, WorkerState
 from horovod_elastic.leader.membership.takeover import Takeover, settle_all
+from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers, slot_of
 from horovod_elastic.phase import Phase
 
 UNLIKE = "its models or optimizers are not those of the others"
@@ -39,7 +40,8 @@ class Membership:
     `base_agents`: names of the base's agents in the cluster's order of nodes; rank 0 begins on the first.
     `taking_over`: time at which this leader began, if the job runs already; else None. A new leader numbers
     generations and workers from `gap` beyond those that it hears of, because it may not know all that an
-    earlier leader began. `unit`: the number of workers that come and go together.
+    earlier leader began. `unit`: the number of workers that come and go together. `virtual`: the virtual
+    workers of a job in reproducible mode.
     """
 
     def __init__(
@@ -50,14 +52,16 @@ class Membership:
         taking_over: float | None = None,
         gap: int = 100,
         unit: int = 1,
+        virtual: VirtualWorkers | None = None,
     ) -> None:
-        self._base_workers = base_workers
+        self._base_workers = base_workers if virtual is None else virtual.count
+        self._virtual = virtual
         self._gap = gap
         self._takeover = Takeover(taking_over or 0.0)
         self._job = JobState(taking_over is not None)
-        self._roster = Roster(base_agents, unit)
+        self._roster = Roster(base_agents, unit, 0 if virtual is None else virtual.count)
         self._changes = Changes(self._job, self._roster)
-        self._staff = Staff(self._job, self._roster, self._changes)
+        self._staff = Staff(self._job, self._roster, self._changes, virtual)
 
     # --- what others may look at -------------------------------------------------------------------
 
@@ -68,8 +72,8 @@ class Membership:
 
     @property
     def size(self) -> int:
-        """Number of workers in the present generation that are alive."""
-        return len(self.present())
+        """Number of workers in the present generation that are alive; virtual ones of a slot count as one."""
+        return len({slot_of(worker) for worker in self.present()})
 
     @property
     def scalable(self) -> bool:
@@ -408,7 +412,7 @@ class Membership:
         """Do whatever has become possible; called after every event."""
         if self._job.ended or self._job.taking_over:
             return []
-        commands = self._next_change(now) + self._staff.dismiss_idle()
+        commands = self._staff.fill_virtual(now) + self._next_change(now) + self._staff.dismiss_idle()
         if self._job.ended:
             return commands
         over = next_step.verdict(self._job, self._roster, self._base_workers)
@@ -426,7 +430,7 @@ class Membership:
             return self._begin(next_step.founders(self._roster, self._base_workers), now)
         if self._job.broken:
             return self._recover(now)
-        return self._begin(next_step.resized(self._roster, self._job), now)
+        return self._begin(next_step.resized(self._roster, self._job, self._virtual), now)
 
     def _begin(self, selection: Selection | None, now: float) -> list[Command]:
         if selection is None:
@@ -440,6 +444,8 @@ class Membership:
             return []
         if self._job.doomed:
             return self._over(Verdict(self._job.failure or 1, "a worker failed before its training loop"))
+        if self._virtual is not None:
+            return self._recover_virtual(self._virtual, survivors, now)
         commands: list[Command] = []
         staying = []
         for worker in survivors:
@@ -451,6 +457,18 @@ class Membership:
         if not staying or next_step.nobody_holds_the_model(staying, self.commits):
             return [*commands, *self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))]
         return commands + self._begin(next_step.recovered(self._roster, self._job, staying), now)
+
+    def _recover_virtual(self, virtual: VirtualWorkers, survivors: list[Worker], now: float) -> list[Command]:
+        """Begin the generation after a broken one, once each virtual worker has a process again."""
+        order = virtual.order(self._roster, after_loss=True)
+        if order is None and virtual.is_hopeless(self._roster):
+            return self._over(Verdict(self._job.failure or 1, "a virtual worker has died too often"))
+        if order is None:
+            return []
+        if next_step.nobody_holds_the_model(order, self.commits):
+            return self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))
+        leaving = [worker.tell_to_leave(MOVED, now) for worker in survivors if worker not in order]
+        return [*leaving, *self._begin(Selection(order, []), now)]
 
     def _over(self, verdict: Verdict) -> list[Command]:
         self._job.over()

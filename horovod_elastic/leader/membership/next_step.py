@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from horovod_elastic.leader.membership.job_state import BYSTANDERS, JobState
 from horovod_elastic.leader.membership.roster import Roster, Worker
 from horovod_elastic.leader.membership.states import WorkerState
+from horovod_elastic.leader.membership.virtual_workers import VirtualWorkers
 
 NO_MODEL = "no worker that holds the model is left"
 
@@ -52,13 +53,16 @@ def recovered(roster: Roster, job: JobState, staying: list[Worker]) -> Selection
     return Selection(roster.in_order(staying, joining), [])
 
 
-def resized(roster: Roster, job: JobState) -> Selection | None:
+def resized(roster: Roster, job: JobState, virtual: VirtualWorkers | None = None) -> Selection | None:
     """A planned change, if workers are to join or to go; None if none are, or no change is possible now."""
     members = roster.members()
     if job.finishing or job.doomed or not job.scalable or not members:
         return None
     if not all(w.state is WorkerState.TRAINING and w.entered == job.generation for w in members):
         return None
+    if virtual is not None:
+        order = virtual.order(roster)
+        return None if order in (None, members) else Selection(order or [], members)
     staying = [worker for worker in members if not roster.agent_of(worker).leaving]
     if job.limit is not None:
         staying = staying[: max(1, job.limit)]

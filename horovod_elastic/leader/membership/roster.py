@@ -85,6 +85,8 @@ class Worker:
     """What must be the same on all workers that train together; "" if the worker has told nothing."""
     in_loop: bool = False
     """Whether the worker has entered hvd.elastic.run. Newcomers can join only workers there."""
+    takes: int = -1
+    """The rank that this process has or is to take over, in reproducible mode; -1: the mode is off."""
     deadline: float | None = None
 
     @property
@@ -180,10 +182,12 @@ class Roster:
     """All agents and workers by name. `base_agents`: the base's agents; rank 0 begins on the first.
 
     `unit`: the number of workers that come and go together. They stand in consecutive slots of one agent.
+    `virtual`: the number of virtual workers in reproducible mode; else 0.
     """
 
-    def __init__(self, base_agents: Sequence[str], unit: int = 1) -> None:
+    def __init__(self, base_agents: Sequence[str], unit: int = 1, virtual: int = 0) -> None:
         self.unit = unit
+        self.virtual = virtual
         self.agents: dict[str, Agent] = {}
         self.workers: dict[str, Worker] = {}
         self._base_agents = list(base_agents)
@@ -222,10 +226,10 @@ class Roster:
         """Whether any worker of this agent is in the present generation."""
         return any(worker.member for worker in self.of(agent))
 
-    def add(self, agent: Agent, slot: int, newcomer: bool, now: float) -> Worker:
+    def add(self, agent: Agent, slot: int, newcomer: bool, now: float, takes: int = -1) -> Worker:
         """Add a worker that is to be started."""
         self._serial += 1
-        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer)
+        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer, takes=takes)
         if newcomer:
             worker.deadline = now + WARM_UP_BOUND_S
         self.workers[worker.worker_id] = worker
@@ -238,6 +242,8 @@ class Roster:
         worker = Worker(
             running.worker_id, agent.name, running.slot, running.newcomer, Machine(WORKER, begins)
         )
+        if self.virtual:
+            worker.takes = running.status.rank
         self.workers[worker.worker_id] = worker
         return worker
 
@@ -247,6 +253,8 @@ class Roster:
 
     def start(self, worker: Worker) -> Start:
         """The command that starts `worker`. Its projected rank assumes that all workers on the way join."""
+        if self.virtual:
+            return self._start_virtual(worker)
         worker.told_first = worker.told_first or self._lacks_first(worker)
         waiting = [
             w for w in self.alive() if not w.member and w.state in (WorkerState.STARTING, WorkerState.READY)
@@ -255,6 +263,14 @@ class Roster:
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
         unit = self.unit_of(worker)[0].worker_id if self.unit > 1 else ""
         return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank, unit)
+
+    def _start_virtual(self, worker: Worker) -> Start:
+        """The command that starts a process for a virtual worker, whose rank is known."""
+        slots = self.agent_of(worker).slots
+        place = RankAssignment(
+            worker.worker_id, worker.agent, worker.takes, self.virtual, worker.slot, slots, 0, 1
+        )
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, place)
 
     def _lacks_first(self, worker: Worker) -> bool:
         """Whether no script knows itself as rank 0 any more, and that of `worker` is to do so."""
@@ -268,8 +284,10 @@ class Roster:
 
         A worker whose script was told rank 0 comes before it: such scripts take the state from any rank. An
         agent's workers stand together, by slot. Those of the first worker's agent come before all others, and
-        there those of its unit.
+        there those of its unit. Virtual workers keep their ranks.
         """
+        if self.virtual:
+            return sorted([*staying, *joining], key=lambda worker: worker.takes)
         first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
         first = next((worker for worker in (*staying, *joining) if worker.told_first), first)
         leading = None if first is None else (first.agent, first.slot // self.unit)
@@ -309,6 +327,7 @@ def places(order: Iterable[Worker]) -> tuple[RankAssignment, ...]:
                 local_size=len(by_agent[worker.agent]),
                 cross_rank=peers.index(worker.agent),
                 cross_size=len(peers),
+                slot=worker.slot,
             )
         )
     return tuple(result)

@@ -8,6 +8,7 @@ from horovod_elastic.leader.membership.job_state import JobState
 from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
+from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers
 
 RESTARTS_PER_SLOT = 3
 """Number of times that a worker that died is started again in its slot."""
@@ -19,13 +20,18 @@ ENDING = "the job is ending"
 class Staff:
     """See the module."""
 
-    def __init__(self, job: JobState, roster: Roster, changes: Changes) -> None:
+    def __init__(
+        self, job: JobState, roster: Roster, changes: Changes, virtual: VirtualWorkers | None = None
+    ) -> None:
         self._job = job
         self._roster = roster
         self._changes = changes
+        self._virtual = virtual
 
     def fill(self, agent: Agent, now: float) -> list[Command]:
         """Start workers in the slots that have none."""
+        if self._virtual is not None:
+            return self.fill_virtual(now)
         if agent.leaving or (self._job.finishing and (self._job.founded or not agent.base)):
             return []
         unit = self._roster.unit
@@ -35,6 +41,24 @@ class Staff:
         added = [self._add(agent, slot, now) for slot in free]
         return [self._roster.start(worker) for worker in added]
 
+    def fill_virtual(self, now: float) -> list[Command]:
+        """Start the processes that virtual workers lack, and stop those that no virtual worker needs."""
+        virtual = self._virtual
+        if virtual is None or self._job.finishing or self._job.doomed or self._job.suspended:
+            return []
+        commands: list[Command] = []
+        if self._job.founded:
+            virtual.settle(self._roster, self._job.limit)
+            for worker in virtual.superfluous(self._roster):
+                if worker.state is WorkerState.READY and not self._changes.concerns(worker.worker_id):
+                    commands.append(worker.tell_to_leave(MOVED, now))
+        for rank, slot in virtual.missing(self._roster):
+            agent = self._roster.agents[slot.agent]
+            if agent.restarts.get(slot.number, 0) <= RESTARTS_PER_SLOT:
+                added = self._roster.add(agent, slot.number, self._job.founded, now, takes=rank)
+                commands.append(self._roster.start(added))
+        return commands
+
     def _add(self, agent: Agent, slot: int, now: float) -> Worker:
         """Add a worker to be started: a founder if it is in the base and there was no generation yet."""
         return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
@@ -42,6 +66,8 @@ class Staff:
     def _replace(self, worker: Worker, now: float) -> list[Command]:
         """Restart a unit that died in its slots, or give up a satellite whose workers keep dying."""
         agent = self._roster.agent_of(worker)
+        if self._virtual is not None:
+            return self._count_restart(agent, worker.slot, now)
         if self._roster.unit_of(worker):
             return []  # others are about to end, or it was replaced before and its end is reported again
         first = worker.slot - worker.slot % self._roster.unit
@@ -54,6 +80,13 @@ class Staff:
         if agent.base:
             return []
         return self.send_away(agent, f"its workers died {used + 1} times", now)
+
+    def _count_restart(self, agent: Agent, slot: int, now: float) -> list[Command]:
+        """Note that a virtual worker's process has died; `fill_virtual` starts it again, a few times."""
+        agent.restarts[slot] = used = agent.restarts.get(slot, 0) + 1
+        if used <= RESTARTS_PER_SLOT or agent.base:
+            return []
+        return self.send_away(agent, f"its workers died {used} times", now)
 
     def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         """Handle the end of a worker: the script ends, its generation breaks, or the worker is replaced."""

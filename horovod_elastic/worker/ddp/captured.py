@@ -16,6 +16,7 @@ from horovod_elastic import stateful
 from horovod_elastic.worker import left_out
 from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.declared_state import DeclaredState
+from horovod_elastic.worker.ddp.script_variables import is_plain_data
 from horovod_elastic.worker.state_messages import StatePart
 from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
 
@@ -85,6 +86,18 @@ class Captured:
 
         return ShardedModelPart, ShardedOptimizerPart
 
+    def private(self) -> list[StatePart]:
+        """The parts that each rank has for itself, besides parameters and optimizers."""
+        models = [*self.models(), *_living(self._averaged)]
+        others = [make() for make in self._of_frameworks]
+        return [
+            _Buffers(models),
+            _Attributes(models),
+            *map(_Stateful, left_out.made()),
+            _BufferSync(self.models()),
+            *others,
+        ]
+
     def memento(self) -> Callable[[], None]:
         """Remember what a script changes in a step that does not count; the function brings it back.
 
@@ -122,7 +135,10 @@ class Captured:
 
 
 class RandomNumbers(StatePart):
-    """The generators of Python, NumPy and PyTorch, as a part of the state."""
+    """The generators of Python, NumPy and PyTorch, as a part of the state; and `another` one of PyTorch."""
+
+    def __init__(self, another: Any = None) -> None:
+        self._another = another
 
     def own(self) -> Any:
         """See StatePart.own."""
@@ -131,6 +147,7 @@ class RandomNumbers(StatePart):
             "python": random.getstate(),
             "numpy": numpy.random.get_state() if numpy else None,
             "torch": dict(torchs_own.random_states()),
+            "another": None if self._another is None else self._another.get_state(),
         }
 
     def take_over(self, theirs: Any) -> None:
@@ -140,6 +157,39 @@ class RandomNumbers(StatePart):
         if numpy and theirs["numpy"] is not None:
             numpy.random.set_state(theirs["numpy"])
         torchs_own.set_random_states(theirs["torch"])
+        if self._another is not None and theirs["another"] is not None:
+            self._another.set_state(theirs["another"])
+
+
+class _Buffers(StatePart):
+    """The models' buffers, such as the statistics of batch normalisation."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+
+    def own(self) -> Any:
+        return [dict(model.named_buffers()) for model in self._models]
+
+    def take_over(self, theirs: Any) -> None:
+        for model, its in zip(self._models, theirs, strict=True):
+            _write(dict(model.named_buffers()), its)
+
+
+class _Attributes(StatePart):
+    """The plain values that the models' modules have as attributes, such as a count of calls."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._modules = [module for model in models for module in model.module.modules()]
+
+    def own(self) -> Any:
+        return [
+            {name: value for name, value in vars(module).items() if name[0] != "_" and is_plain_data(value)}
+            for module in self._modules
+        ]
+
+    def take_over(self, theirs: Any) -> None:
+        for module, its in zip(self._modules, theirs, strict=True):
+            vars(module).update(its)
 
 
 class _BufferSync(StatePart):

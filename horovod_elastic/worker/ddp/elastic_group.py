@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
-from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp import fixed_tree, torchs_own
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.units import Unit
@@ -53,6 +53,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """How often gradients were to be averaged."""
         self.weight = 1.0
         """The factor for this worker's gradients (deal.Share.weight)."""
+        self.adds_in_order = False
+        """Whether sums have the same bits wherever ranks run (fixed_tree.py)."""
 
     # --- for the training loop --------------------------------------------------------------------------
 
@@ -311,10 +313,20 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The group inside, able to carry a tensor on that device."""
         if tensor is not None and tensor.is_cuda and not self._on_gpus:
             assert self._communicator is not None
-            nccl = self._communicator.groups().nccl(self._members, tensor.device)
-            torchs_own.add_backend(self._inside, "cuda", "nccl", nccl)
+            groups = self._communicator.groups()
+            if self.adds_in_order:  # NCCL refuses ranks that share a GPU
+                torchs_own.add_backend(self._inside, "cuda", "gloo", groups.gloo(self._members))
+                return self._inside
+            torchs_own.add_backend(self._inside, "cuda", "nccl", groups.nccl(self._members, tensor.device))
             self._on_gpus = True
         return self._inside
+
+    def _begin(self, name: str, tensors: Sequence[torch.Tensor], given: Sequence[Any]) -> Any:
+        """Begin a collective of the group inside. Raises RuntimeError."""
+        if self.adds_in_order and fixed_tree.adds_up(name, tensors, given[1:]):
+            fixed_tree.add_up(self._inside, tensors, given[1:])
+            return _Done(list(tensors))
+        return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
 
     def _carry(
         self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any
@@ -324,7 +336,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             alone()
             return _Done(list(tensors))
         if not self.guards:
-            return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+            return self._begin(name, tensors, given)
         kept = [each.clone() if each.nbytes <= KEPT_BYTES else None for each in tensors]
 
         def failed(error: RuntimeError) -> None:
@@ -335,7 +347,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             alone()
 
         try:
-            work = getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+            work = self._begin(name, tensors, given)
         except RuntimeError as error:
             failed(error)
             return _Done(list(tensors))
@@ -349,9 +361,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self.weight != 1.0 and tensors[0].is_floating_point():
             tensors[0].mul_(self.weight)
         if not self.guards:
-            return self._group_for(tensors[0]).allreduce(tensors, *options)
+            return self._begin("allreduce", tensors, (tensors, *options))
         try:
-            work = self._group_for(tensors[0]).allreduce(tensors, *options)
+            work = self._begin("allreduce", tensors, (tensors, *options))
         except RuntimeError as error:
             self._zero(tensors, error)
             return _Done(tensors)

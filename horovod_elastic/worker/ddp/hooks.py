@@ -12,6 +12,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from horovod_elastic import reproducible
 from horovod_elastic.trace import say
 from horovod_elastic.worker import departure, sigterm
 
@@ -131,7 +132,7 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
         shared = _shared_store(session, _default.front)
         _default.made += 1
         common: dict[str, Any] = {"timeout": timeout, "store": shared, **kwargs}
-        if os.environ.get(ELASTIC) != "1":
+        if not _is_resizable():
             common |= {"rank": session.rank, "world_size": session.size}
             return original(backend, **common)
         return _init_elastic(original, _default.front.group, backend, common)
@@ -179,11 +180,17 @@ def _take_place(session: Session) -> TorchFrontEnd:
         front.group.take_place()
         front.group.muted = False
     atexit.register(_say_end)
-    if os.environ.get(ELASTIC) == "1":
+    if _is_resizable():
+        front.group.adds_in_order = reproducible.virtual_workers(os.environ) > 0
         base, rule = int(os.environ[BASE]), BatchRule(os.environ.get(BATCH_RULE) or "keep")
         rate_rule = rates.rule_in(os.environ.get(rates.VARIABLE, ""))
         training_loop.current().begin(session, front.group, base=base, rule=rule, rates=rate_rule)
     return front
+
+
+def _is_resizable() -> bool:
+    """Whether the script has an elastic group. In reproducible mode it has one at any size."""
+    return os.environ.get(ELASTIC) == "1" or reproducible.virtual_workers(os.environ) > 0
 
 
 def _say_end() -> None:
@@ -201,8 +208,8 @@ def _say_end() -> None:
 
 def _set_variables(session: Session) -> None:
     """The variables of torchrun, for scripts that read them after init_process_group."""
-    if session.warming:
-        return
+    if session.warming or reproducible.virtual_workers(os.environ):
+        return  # they are as the agent has set them
     place = session.place
     os.environ.update(
         RANK=str(place.rank),

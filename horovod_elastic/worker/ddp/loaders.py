@@ -12,6 +12,7 @@ import copy
 import functools
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod_elastic import reproducible
 from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp.batch_seeds import BatchSeeds
+from horovod_elastic.worker.ddp.captured import RandomNumbers
 from horovod_elastic.worker.ddp.deal import BatchRule, Deal
 from horovod_elastic.worker.ddp.declared_state import WAY_OUT, copies_of
 from horovod_elastic.worker.state_messages import StatePart
@@ -126,6 +130,8 @@ class Loader:
         """Its ordinal."""
         self.alike = 1
         """The number of workers that have the same samples: those of a unit, or each one has its own."""
+        self.first_with: Any = None
+        """The random numbers with which the first iteration began, in reproducible mode."""
         self._loader = weakref.ref(loader)
 
     def source(self) -> Source | None:
@@ -183,6 +189,9 @@ class Iteration:
         """Their states after the last step that counts."""
         self._is_open = False
         self._inner: Iterator[Any] | None = None
+        self._begun_with: Any = None
+        self._rest: _Rest | None = None
+        """The loader's own batches, where it gives the rest of an epoch that another process has begun."""
         self.begins = False
         """Whether the DataLoader makes its iterator now, which is to take the batches from `batches`."""
 
@@ -301,11 +310,35 @@ class Iteration:
 
     def go_on_at(self, given: int, start: int) -> None:
         """Go on as others do: after so many batches and so many used samples, dealt out anew."""
+        is_there = self._loop.private is not None and (given, start) == (self.given, self._reached)
         self.given, self.start, self._reached = given, start, start
         for each, state in zip(self._reads, self._read, strict=True):
             each.load_state_dict(copy.deepcopy(state))
-        if self._deal is not None or self._reads:
+        if (self._deal is not None and not is_there) or self._reads:
             self._inner = None
+
+    def begun_with(self) -> Any:
+        """The random numbers with which this iteration and the loader's first one began; None: not yet."""
+        return self._begun_with, self.known.first_with
+
+    def begin_like(self, told: Any) -> None:
+        """Begin as the iteration of another process did (`begun_with`), and leave out what it has given."""
+        now, first = told
+        self._inner, self.known.first_with = None, None
+        keeps_processes = self._loader.persistent_workers
+        if keeps_processes:
+            torchs_own.end_worker_processes(self._loader)
+        for random in [first] * (keeps_processes and first is not now) + [now]:
+            if random is not None:
+                self._random_numbers().take_over(random)
+                self._inner = None
+                self._rest = None if self._deal else _Rest(torchs_own.own_batches(self._loader), self.given)
+                self._inner_now()
+                if self._rest is not None:
+                    self._rest.skip()
+
+    def _random_numbers(self) -> RandomNumbers:
+        return RandomNumbers(getattr(self._loader, "generator", None))
 
     def again(self) -> Any:
         """A batch from the beginning, for a newcomer that only warms up."""
@@ -336,10 +369,10 @@ class Iteration:
         """How many different samples all workers together have in their present batches."""
         return self._reached - self._before
 
-    def batches(self) -> _Dealt | None:
+    def batches(self) -> _Dealt | _Rest | None:
         """The batches from here on, for the DataLoader's iterator."""
         if self._deal is None:
-            return None
+            return self._rest
         rank, workers = self._rank(), self._workers()
         return _Dealt(self._deal, self._order, self._reached, rank, workers, self._most())
 
@@ -354,13 +387,44 @@ class Iteration:
     def _inner_now(self) -> Iterator[Any]:
         if self._inner is None:
             self.known.iteration, self.begins = self, True
-            if self._deal is not None:
-                torchs_own.renew_batches(self._loader, self.batches())
+            if self._loop.private is not None:
+                self._begun_with = self._random_numbers().own()
+                self.known.first_with = self.known.first_with or self._begun_with
+            if self._deal is not None or self._loop.private is not None:
+                batches = self.batches()
+                own = torchs_own.own_batches(self._loader)
+                torchs_own.renew_batches(self._loader, own if batches is None else batches)
             try:
                 self._inner = self._begin(self._loader)
             finally:
                 self.begins = False
         return self._inner
+
+
+class _Rest:
+    """A loader's own batches, without the first ones. Samplers draw random numbers for the first one."""
+
+    def __init__(self, batches: Any, left_out: int) -> None:
+        self._batches = batches
+        self._left_out = left_out
+        self._iterator: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._iterator = iter(self._batches)
+        return self
+
+    def __next__(self) -> Any:
+        self.skip()
+        return next(self._iterator)
+
+    def skip(self) -> None:
+        """Leave the first ones out now, if that was not done yet."""
+        for _ in range(self._left_out):
+            next(self._iterator, None)
+        self._left_out = 0
 
 
 class _Dealt:
@@ -453,6 +517,8 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self, loop.samples_alike(self))
+        if reproducible.virtual_workers(os.environ) and not isinstance(self.worker_init_fn, BatchSeeds):
+            self.worker_init_fn = BatchSeeds(self.worker_init_fn)
         loop.watch_newcomer()
 
     @functools.wraps(begin)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp import own_generators, torchs_own
 from horovod_elastic.worker.state_messages import is_plain
 
 Place = tuple[Any, ...]
@@ -52,13 +52,25 @@ class ScriptVariables:
         """The functions that ran when training began: of others, no variables are handed over."""
         self._changing: set[Place] = set()
         self._takes = False
+        self.whole = False
+        """Whether tensors in variables, and generators of the script's own, are handed over, too: a newcomer
+        takes the rank of the worker that hands over."""
         self.taken: dict[tuple[FrameType, str], Any] = {}
         """The values that variables of this worker have got."""
+
+    def first_step(self) -> None:
+        """Remember, if a rank's variables are handed over as a whole, what they were before the first step.
+
+        A newcomer's practice may change variables that the others have not changed since training began.
+        """
+        if self.whole:
+            self._before = {place: self._mark(value) for place, value in self._values(_frames())}
 
     def training_begins(self) -> None:
         """Remember the values that variables have now."""
         frames = _frames()
-        self._before = {place: _mark(value) for place, value in self._values(frames)}
+        if not self.whole:
+            self._before = {place: self._mark(value) for place, value in self._values(frames)}
         self._known = [frame.f_code.co_name for frame in frames]
 
     def takes(self, takes: bool) -> None:
@@ -72,7 +84,7 @@ class ScriptVariables:
         known = [each for each in range(len(frames)) if self._known[each : each + 1] == [names[each]]]
         values = {place: value for place, value in self._values(frames) if place[0] in known}
         self._changing |= {
-            place for place, value in values.items() if _mark(value) != self._before.get(place, self)
+            place for place, value in values.items() if self._mark(value) != self._before.get(place, self)
         }
         sent = {place: value for place, value in values.items() if place in self._changing}
         return {"where": _where(frames), "values": {place: _state(each) for place, each in sent.items()}}
@@ -91,8 +103,12 @@ class ScriptVariables:
         values = dict(self._values(frames))
         for place, received in theirs["values"].items():
             own = values.get(place)
+            if isinstance(own, torch.Tensor) and isinstance(received, torch.Tensor):
+                received = received.to(own.device)
             if isinstance(own, torch.nn.Module):
                 own.load_state_dict(received)
+            elif own_generators.is_one(own):
+                own_generators.set_state(own, received)
             elif len(place) > 2:
                 _set_inner(frames, place, received)
             elif own is not received:
@@ -112,8 +128,20 @@ class ScriptVariables:
             if isinstance(value, torch.nn.Module):
                 if covered.isdisjoint(map(id, value.modules())):
                     yield place, value
-            elif _is_plain(value) or (len(place) > 2 and _is_own_tensor(value)):
+            elif (
+                is_plain_data(value) or self._is_of_rank(value) or (len(place) > 2 and _is_own_tensor(value))
+            ):
                 yield place, value
+
+    def _is_of_rank(self, value: Any) -> bool:
+        """Whether only a process that takes this rank over gets the value."""
+        return self.whole and (own_generators.is_one(value) or _is_own_tensor(value))
+
+    def _mark(self, value: Any) -> Any:
+        """What differs if the value has changed. Memory of a tensor that is gone may be another one's now."""
+        if self.whole and isinstance(value, torch.Tensor):
+            return _Version(value, torchs_own.changes(value))
+        return _mark(value)
 
 
 def _mark(value: Any) -> Any:
@@ -122,10 +150,28 @@ def _mark(value: Any) -> Any:
         return [_mark(tensor) for tensor in value.state_dict().values() if isinstance(tensor, torch.Tensor)]
     if isinstance(value, torch.Tensor):
         return value.data_ptr(), torchs_own.changes(value)
+    if own_generators.is_one(value):
+        return object()  # it counts as changed
     return type(value), copy.deepcopy(value)
 
 
+class _Version:
+    """A tensor, kept, at one of its versions."""
+
+    def __init__(self, tensor: torch.Tensor, number: int) -> None:
+        self._tensor = tensor
+        self._number = number
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Version) and self._tensor is other._tensor
+        return same and self._number == getattr(other, "_number", -1)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _state(value: Any) -> Any:
+    if own_generators.is_one(value):
+        return own_generators.state(value)
     return dict(value.state_dict()) if isinstance(value, torch.nn.Module) else value
 
 
@@ -228,7 +274,7 @@ def _within(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, A
     yield place, value
     if id(value) in seen or len(place) > DEEPEST:
         return
-    if type(value) is dict and len(value) <= MOST_ELEMENTS and not _is_plain(value):
+    if type(value) is dict and len(value) <= MOST_ELEMENTS and not is_plain_data(value):
         inner = {key: each for key, each in value.items() if isinstance(key, str | int)}
     elif _is_object_of_script(value):
         inner = vars(value)
@@ -247,10 +293,11 @@ def _is_object_of_script(value: Any) -> bool:
     return file is not None and is_of_script(file)
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def is_plain_data(value: Any, depth: int = 0) -> bool:
+    """Whether the value is a number, text, or a container of these."""
     if isinstance(value, _PLAIN):
         return True
     if type(value) not in _CONTAINERS or len(value) > MOST_ELEMENTS or depth > DEEPEST:
         return False
     elements = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-    return all(_is_plain(each, depth + 1) for each in elements)
+    return all(is_plain_data(each, depth + 1) for each in elements)

@@ -147,6 +147,29 @@ def renew_batches(loader: Any, batches: Any) -> None:
         kept._index_sampler = batches
 
 
+def before_every_fetch(prepare: Callable[[Any], None]) -> None:
+    """Have `prepare(samples)` called before this process, a DataLoader's worker, loads a batch."""
+    from torch.utils.data._utils import fetch
+
+    own = fetch._MapDatasetFetcher.fetch
+
+    def prepared(self: Any, samples: Any) -> Any:
+        prepare(samples)
+        return own(self, samples)
+
+    fetch._MapDatasetFetcher.fetch = prepared
+
+
+def own_batches(loader: Any) -> Any:
+    """The batches' indices of a DataLoader over which flexo has no say."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def end_worker_processes(loader: Any) -> None:
+    """Have a DataLoader that keeps its worker processes begin others."""
+    loader._iterator = None
+
+
 def compile_nothing_of_flexo(trace_rules: Any) -> None:
     """Have torch.compile leave this package's functions alone (torch._dynamo.trace_rules)."""
     trace_rules.add("horovod_elastic")

@@ -13,6 +13,7 @@ its state there. Steps of muted workers have no effect. The samples of such a st
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import hashlib
@@ -36,6 +37,7 @@ from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
+from horovod_elastic.worker.ddp.private_state import PrivateStates
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
 from horovod_elastic.worker.ddp.script_variables import (
     ScriptVariables,
@@ -48,6 +50,7 @@ from horovod_elastic.worker.state_route import Member, Origin, Route
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.ddp.units import Unit
+    from horovod_elastic.worker.participant_state import Called
     from horovod_elastic.worker.session import Session
 
 FIRST_ROUNDS = 3
@@ -58,6 +61,10 @@ PRACTICE = 64
 NOWHERE = -1, -1
 OVER = 1 << 40
 """Stands for the batches of an iteration that is over: the next call is in another one."""
+LOST = (
+    "a virtual worker was lost with its random numbers: from here on, results may differ in their bits from"
+    " those of a run without this loss"
+)
 
 
 class Stage(enum.Enum):
@@ -123,6 +130,10 @@ class TrainingLoop:
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
         self._finished = False
+        self.private: PrivateStates | None = None
+        """The states that move with their ranks, in reproducible mode."""
+        self._movers: list[int] = []
+        """The ranks that newcomers take over, in reproducible mode."""
 
     @property
     def unit(self) -> Unit | None:
@@ -192,6 +203,8 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
+        self.private = PrivateStates() if group.adds_in_order else None
+        self.variables.whole = group.adds_in_order
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
         self.captured.sharded = self.unit is not None
         session.on_cannot_enter = self._cannot_enter
@@ -271,6 +284,8 @@ class TrainingLoop:
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        if self._first_optimizer is None:
+            self.variables.first_step()
         self._counts_call(optimizer)
         if self._must_recover():
             self._recover()
@@ -349,7 +364,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary((iteration.ordinal, iteration.given))
+                self._pass_boundary((iteration.ordinal, iteration.given), iteration)
             else:
                 break
         return self._give(iteration)
@@ -386,7 +401,7 @@ class TrainingLoop:
 
     # --- boundaries -------------------------------------------------------------------------------------
 
-    def _pass_boundary(self, position: tuple[int, int]) -> None:
+    def _pass_boundary(self, position: tuple[int, int], iteration: Iteration | None = None) -> None:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return
@@ -395,6 +410,8 @@ class TrainingLoop:
         if word is None:
             return
         self._position = position
+        if self.private is not None:
+            self._give_up_ranks(self.private, word, iteration)
         if word.leave:
             self._session.leave()
         if word.aside:
@@ -463,7 +480,8 @@ class TrainingLoop:
         if origins[place.rank] is Origin.NEW:
             self._origin, self._bring_back = Origin.NEW, None
         members = [Member(o, b, c, bool(d)) for o, (_, b, c, d, *_) in zip(origins, told, strict=True)]
-        self._route = state_route.decide(members[at::size], any_root=True)
+        self._route = state_route.decide(members[at::size], any_root=True, spread=self.private is not None)
+        self._movers = [rank for rank, each in enumerate(members) if each.origin is Origin.NEW]
         old = [each for each, o in zip(told, origins, strict=True) if o is not Origin.NEW]
         self._target = max(((each[4], each[5]) for each in old), default=self._position)
         self._target_loader = (old or told)[0][7]
@@ -583,7 +601,10 @@ class TrainingLoop:
         parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
+        private = None
         try:
+            private = self._take_rank_over()
+            self.variables.takes(self._origin is Origin.NEW and private is None)
             self._synchronize(parts)
         except RuntimeError as error:
             self.group.note_failure(error)
@@ -597,6 +618,9 @@ class TrainingLoop:
         else:
             passed = passed if iteration.ordinal == self._target[0] else 0
             iteration.go_on_at(passed, position.start())
+        if private is not None:
+            self.variables.takes(True)
+            state_messages.take_over(self._private_parts(iteration), private)
         if lost := self._origin is not Origin.STAYS:
             for optimizer in self.captured.optimizers():
                 optimizer.zero_grad()  # of batches that are dealt out again
@@ -608,6 +632,35 @@ class TrainingLoop:
         self._bring_back = None
         self.group.muted = False
         self._session.begins(self._session.commits if self._route is None else self._route.commits)
+
+    # --- reproducible mode --------------------------------------------------------------------------------
+
+    def _private_parts(self, iteration: Iteration | None) -> list[StatePart]:
+        """What belongs to this rank alone. Random numbers are last: to begin an iteration takes some."""
+        return [_Beginning(iteration), *self.captured.private(), self.variables, RandomNumbers()]
+
+    def _give_up_ranks(self, private: PrivateStates, word: Called, iteration: Iteration | None) -> None:
+        assert self._session.core is not None
+        transport = self._session.core.transport()
+        own = self._private_parts(iteration) if word.leave or word.aside else None
+        if transport is not None:
+            with contextlib.suppress(RuntimeError):  # a worker is gone: the next generation finds out
+                private.give_up_ranks(self.group, transport, own, self._session.commits)
+
+    def _take_rank_over(self) -> list[Any] | None:
+        """Carry the states of ranks that have moved; that of this rank, if it is one. Raises RuntimeError."""
+        assert self._session.core is not None
+        transport, route = self._session.core.transport(), self._route
+        if self.private is None or transport is None or route is None:
+            return None
+        rank = self._session.rank
+        taken = self.private.take_ranks_over(self.group, transport, self._movers, route.commits, rank)
+        lacks_it = self._origin is Origin.NEW and taken is None
+        if lacks_it if route.givers else rank == route.root:
+            say(LOST)
+        return taken
+
+    # --- receiving ----------------------------------------------------------------------------------------
 
     def _synchronize(self, parts: list[StatePart]) -> None:
         """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
@@ -660,6 +713,20 @@ class _Position(StatePart):
         if self._theirs is None:
             return 0 if self._iteration is None else self._iteration.start
         return self._theirs
+
+
+class _Beginning(StatePart):
+    """How the present iteration over the training loader has begun."""
+
+    def __init__(self, iteration: Iteration | None) -> None:
+        self._iteration = iteration
+
+    def own(self) -> Any:
+        return None if self._iteration is None else self._iteration.begun_with()
+
+    def take_over(self, theirs: Any) -> None:
+        if self._iteration is not None and theirs is not None:
+            self._iteration.begin_like(theirs)
 
 
 def _random_digest() -> int:

@@ -93,6 +93,27 @@ def test_a_worker_has_torchruns_variables_and_the_users_own_address_counts(
     assert environment["ROLE_NAME"] == role
 
 
+@pytest.mark.parametrize(("threads", "told"), [(None, "1"), ("3", "3")])
+def test_a_virtual_worker_has_its_own_rank_and_the_gpu_of_its_slot(
+    monkeypatch: pytest.MonkeyPatch, threads: str | None, told: str
+) -> None:
+    """The number of threads changes the order of sums, so it must not depend on the node."""
+    monkeypatch.setenv("FLEXO_REPRODUCIBLE", "8")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    job = job_plan.BaseJob("17", 0, (job_plan.BaseNode("n1", 2),), Resources(1, 1, 0, ""), 2, 8, "")
+    rank = pb.ProjectedRank(rank=7, size=8, local_rank=1, local_size=2)
+    order = pb.StartWorker(worker_id="w2", slot=1, projected_rank=rank)
+    supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
+    environment = environment_of(order, WorkerLocation("n1", "lo", 2, True), supervisor, job)  # type: ignore[arg-type]
+    ranks = [environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    assert ranks == ["7", "8", "1", "2"]
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["FLEXO_BASE"]) == ("4,6", "8")
+    assert environment["OMP_NUM_THREADS"] == told
+
+
 @pytest.mark.parametrize(
     ("node", "slot", "newcomer", "ranks"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,3 +200,34 @@ def test_a_training_loop_in_an_unknown_package_is_recognised(
         assert trainer.fit_on(script_variables.unknown_trainer) == ["some_trainer"]
         assert list(trainer.passed_on(script_variables.unknown_trainer)) == [""], "it passes batches on"
         assert script_variables.unknown_trainer() == ""
+
+
+def drawn(seed: int, steps: int, part: ScriptVariables, meet: Callable[[], None]) -> tuple[Any, ...]:
+    """A script's function that draws one batch ahead, from generators of its own."""
+    torchs, pythons = torch.Generator().manual_seed(seed), random.Random(seed)
+    ahead, best = torch.zeros(2), 9
+    part.first_step()
+    for step in range(steps):
+        best = min(best, seed) if step == 0 else best
+        if step == 1:
+            part.training_begins()
+        ahead = torch.rand(2, generator=torchs)
+        pythons.random()
+    meet()
+    return ahead.tolist(), best, torch.rand(1, generator=torchs).item(), pythons.random()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_only_who_takes_a_rank_over_gets_tensors_in_variables_and_generators(whole: bool) -> None:
+    sent: list[Any] = []
+    results = []
+    for seed, steps in ((1, 7), (2, 3)):
+        part = ScriptVariables(list)
+        part.whole = whole
+        part.takes(True)
+
+        def meet(own: ScriptVariables = part) -> None:
+            own.take_over(sent[0]) if sent else sent.append(own.own())  # one line, as in a script
+
+        results.append(drawn(seed, steps, part, lambda meet=meet: meet()))  # type: ignore[misc]
+    assert (results[0] == results[1]) is whole

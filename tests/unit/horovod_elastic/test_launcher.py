@@ -360,6 +360,13 @@ def test_the_rules_for_batches_and_rates_are_told_to_workers(launched: Launched)
     assert os.environ["FLEXO_SCALE_LR"] == "sqrt"
 
 
+@pytest.mark.parametrize(("option", "number"), [("--reproducible", "4"), ("--reproducible=6", "6")])
+def test_the_number_of_virtual_workers_is_told_to_all(launched: Launched, option: str, number: str) -> None:
+    assert launcher.main([option, "train", "--epochs=3"]) == 0
+    assert launched[0][1] == ["train", "--epochs=3"]
+    assert os.environ["FLEXO_REPRODUCIBLE"] == number
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -367,6 +374,11 @@ def test_the_rules_for_batches_and_rates_are_told_to_workers(launched: Launched)
         (["--scale-lr=cubic"], ["--scale-lr=cubic", "linear or sqrt"]),
         (["--scale-lr=linear"], ["--scale-lr", "--batch-rule=grow"]),
         (["--scale-lr=linear", "--batch-rule=keep"], ["--scale-lr", "--batch-rule=grow"]),
+        (["--reproducible", "--batch-rule=keep"], ["--reproducible", "--batch-rule"]),
+        (["--reproducible=few"], ["--reproducible=few", "number"]),
+        (["--reproducible=0"], ["--reproducible=0", "number"]),
+        (["--reproducible="], ["--reproducible=:", "number"]),
+        (["--reproducible=1"], ["--reproducible=1", "at least 4", "maximum"]),
     ],
 )
 def test_rules_that_cannot_be_are_usage_errors(

@@ -129,3 +129,9 @@ def test_then_a_newcomer_of_rank_0_is_given_the_state_by_one_that_stays() -> Non
 def test_one_that_cannot_hand_over_makes_all_take_over_rank_0s() -> None:
     unable = Member(Origin.STAYS, 7, 0, can_hand_over=False)
     assert decide([stays(), unable, new()]) == Route(7)
+
+
+def test_spread_nobody_who_has_the_state_receives_it_however_many_are_new() -> None:
+    members = [stays(), *(new() for _ in range(7))]
+    assert decide(members, any_root=True).givers == {}
+    assert decide(members, any_root=True, spread=True).givers == dict.fromkeys(range(1, 8), 0)

@@ -27,6 +27,7 @@ from horovod_elastic.leader.membership.commands import (
 )
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.roster import Running, WorkerStatus
+from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers
 from horovod_elastic.phase import Phase
 from horovod_elastic.worker.participant_state import Called, ParticipantState
 
@@ -102,9 +103,23 @@ class World:
     """The number of workers that come and go together."""
     steps: list[int] = field(default_factory=list)
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
+    virtual: int = 0
+    """The number of virtual workers, in reproducible mode."""
 
     def __post_init__(self) -> None:
-        self.members = Membership(sum(self.base.values()), list(self.base), unit=self.unit)
+        self.members = self._membership()
+
+    def _membership(self, *, taking_over: float | None = None) -> Membership:
+        slots = [Slot(agent, number) for agent, count in self.base.items() for number in range(count)]
+        virtual = VirtualWorkers(self.virtual, slots) if self.virtual else None
+        return Membership(
+            sum(self.base.values()),
+            list(self.base),
+            taking_over=taking_over,
+            gap=100 * self.leaders,
+            unit=self.unit,
+            virtual=virtual,
+        )
 
     # --- what can happen ----------------------------------------------------------------------
 
@@ -161,13 +176,7 @@ class World:
         self.agents.pop(dies_with_it, None)
         self.ended.pop(dies_with_it, None)
         self.leaders += 1
-        self.members = Membership(
-            sum(self.base.values()),
-            list(self.base),
-            taking_over=self.now,
-            gap=100 * self.leaders,
-            unit=self.unit,
-        )
+        self.members = self._membership(taking_over=self.now)
         for process in self.processes.values():
             process.outbox.clear()
             if not passed_on:
@@ -373,7 +382,12 @@ class World:
         process, form = self.processes[worker_id], self.prepared[word.generation]
         assert process.prepared == word.generation, "only what stands can be entered"
         place = next(place for place in form.places if place.worker_id == worker_id)
-        root = next(each.worker_id for each in form.places if self._can_be_root(each.worker_id))
+        if self.virtual:
+            assert (place.rank, place.size) == (self.outlooks[worker_id].rank, self.virtual), "as it was told"
+            there = [each.worker_id for each in form.places if each.worker_id in self.processes]
+            root = max(there, key=lambda each: self.processes[each].part.commits)
+        else:
+            root = next(each.worker_id for each in form.places if self._can_be_root(each.worker_id))
         if worker_id == root:
             form.commits = process.part.commits
         elif word.at and form.commits >= 0:
@@ -473,13 +487,18 @@ class World:
         assert self.end is None, "nothing starts after the end"
         assert start.agent in self.agents, "only agents that are there start workers"
         slots = [w for w in self.of(start.agent) if self.processes[w].slot == start.slot]
-        assert not slots, "one worker a slot"
+        if self.virtual:
+            slots = [w for w in slots if self.outlooks[w].rank == start.projected_rank.rank]
+        assert not slots, "one worker a slot, or one for each virtual worker"
         assert start.worker_id not in self.processes
         self.outlooks[start.worker_id] = start.projected_rank
-        self.processes[start.worker_id] = Process(start.agent, start.slot, start.newcomer)
+        process = Process(start.agent, start.slot, start.newcomer)
+        if self.virtual:
+            process.layout, process.part.rank = "that of all", start.projected_rank.rank
+        self.processes[start.worker_id] = process
 
     def _prepare(self, prepare: Prepare) -> None:
-        check_places(prepare.places)
+        check_places(prepare.places, of_horovod=not self.virtual)
         self._check_units(prepare.places)
         assert prepare.generation not in self.prepared, "every attempt has a number of its own"
         self.prepared[prepare.generation] = Form(prepare.generation, prepare.places)
@@ -559,7 +578,7 @@ class World:
                 form.left.add(worker_id)
 
 
-def check_places(places: tuple[RankAssignment, ...]) -> None:
+def check_places(places: tuple[RankAssignment, ...], *, of_horovod: bool = True) -> None:
     """Ranks, local ranks and cross ranks are what Horovod's core takes for granted."""
     assert [place.rank for place in places] == list(range(len(places)))
     assert len({place.worker_id for place in places}) == len(places)
@@ -569,7 +588,7 @@ def check_places(places: tuple[RankAssignment, ...]) -> None:
         # In the order of ranks, as the core sorts them (InitializeForProcessSet): else it hangs.
         assert [place.local_rank for place in here] == list(range(len(here)))
         assert {place.local_size for place in here} == {len(here)}
-    for local_rank in {place.local_rank for place in places}:
+    for local_rank in {place.local_rank for place in places if of_horovod}:
         across = [place for place in places if place.local_rank == local_rank]
         assert [place.cross_rank for place in across] == list(range(len(across)))
         assert {place.cross_size for place in across} == {len(across)}
