@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -113,19 +114,19 @@ def _newest(job: LocalJob) -> dict[str, Any]:
 
 def test_gradients_are_those_of_the_base_at_every_size(tmp_path: Path) -> None:
     """The global batch stays, and weights make its mean: the norms are those of a job that keeps its size."""
-    with local_job(tmp_path / "job", SCRIPT, "--way", "hsdp", "--sleep", "0.2", unit=UNIT) as job:
+    how = "--way", "hsdp", "--samples", "20000"
+    with local_job(tmp_path / "job", SCRIPT, *how, "--sleep", "0.2", unit=UNIT) as job:
         train_at(job, 2)
         job.start("n1", 4)
         train_at(job, 6)
         job.wait_until("some steps", lambda: len(norms(job, 6)) > 20)
-        job.stop()
-        assert job.wait() == 0, job.output()
         at_six = norms(job, 6)
     last = min(step for step, *_ in at_six) + 20
-    with local_job(tmp_path / "fixed", SCRIPT, "--way", "hsdp", "--sleep", "0", unit=UNIT) as job:
+    with local_job(tmp_path / "fixed", SCRIPT, *how, "--sleep", "0", unit=UNIT) as job:
         job.wait_until("as many steps", lambda: len(norms(job, 2)) > last)
         reference = norms(job, 2)
-    compared = at_six.keys() & reference.keys()
+    # Six workers fill the last step of an epoch up with other samples than two. From there on all differs.
+    compared = list(itertools.takewhile(reference.__contains__, sorted(at_six)))
     assert len(compared) > 10
     assert all(math.isclose(at_six[step], reference[step], rel_tol=1e-4) for step in compared)
 

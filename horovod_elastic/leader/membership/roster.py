@@ -203,6 +203,8 @@ class Roster:
 
     def unit_of(self, worker: Worker) -> list[Worker]:
         """The living workers of this worker's unit; the worker that was started first comes first."""
+        if self.virtual:  # one slot has several workers, and each is a unit
+            return [worker] if worker.alive else []
         number = worker.slot // self.unit
         return [each for each in self.of(worker.agent) if each.alive and each.slot // self.unit == number]
 

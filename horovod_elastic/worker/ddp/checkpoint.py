@@ -19,7 +19,10 @@ from horovod_elastic.worker.ddp.captured import Captured
 
 def contents(captured: Captured, position: Mapping[str, int]) -> Contents:
     """The contents at a boundary. `position`: where the training is."""
-    units, wrapped = declared.declared(), {id(model): model.module for model in captured.models()}
+    units, wrapped = (
+        declared.declared(),
+        {id(model): getattr(model, "module", model) for model in captured.models()},
+    )
     values = {unit.name: unit.own() for unit in units if unit.value is None}
     named = {unit.name: wrapped.get(id(unit.value), unit.value) for unit in units if unit.value is not None}
     chosen = {id(each) for each in named.values()}
@@ -42,7 +45,7 @@ def _free_name(kind: str, taken: Mapping[str, object], *, several: bool) -> str:
 
 def _found(captured: Captured) -> list[tuple[str, Any]]:
     """The objects that flexo has found itself, with their kinds."""
-    models = [("model", model.module) for model in captured.models()]
+    models = [("model", getattr(model, "module", model)) for model in captured.models()]
     averaged = [("averaged", each) for each in captured.averaged_models()]
     optimizers = [("optimizer", each) for each in captured.optimizers()]
     others = [("scaler" if hasattr(each, "unscale_") else "scheduler", each) for each in left_out.made()]

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from horovod_elastic.worker.ddp import torchs_own
+
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce")
 
 
@@ -51,7 +53,7 @@ def _add_up_even(group: Any, flat: torch.Tensor, divisor: int) -> None:
     parts = torch.empty_like(flat)
     group.alltoall_base(parts, flat, [], []).wait()
     total = along_tree(parts.view(group.size(), -1))
-    group._allgather_base(flat, total if divisor == 1 else total / divisor).wait()
+    torchs_own.gather_parts(group, flat, total if divisor == 1 else total / divisor)
 
 
 def along_tree(rows: torch.Tensor) -> torch.Tensor:

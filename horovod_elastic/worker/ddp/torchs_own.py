@@ -57,6 +57,11 @@ def has_ranks(group: Any, ranks: Iterable[int]) -> None:
         tables.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
 
 
+def gather_parts(group: Any, whole: torch.Tensor, own: torch.Tensor) -> None:
+    """Gather all members' parts of a tensor, by rank."""
+    group._allgather_base(whole, own).wait()
+
+
 def set_name(group: Any, name: str) -> None:
     """Give a group its name in torch.distributed's tables."""
     group._set_group_name(name)

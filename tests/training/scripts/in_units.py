@@ -82,6 +82,7 @@ def main():
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--way", choices=WAYS, required=True)
     parser.add_argument("--sleep", type=float, default=0.02)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -89,8 +90,8 @@ def main():
     model, replicas, replica = WAYS[options.way]()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99)
-    inputs = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(1))
-    data = TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(SAMPLES))
+    inputs = torch.randn(options.samples, 16, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(options.samples))
     sampler = DistributedSampler(data, replicas, replica)
     loader = DataLoader(data, batch_size=32 * dist.get_world_size() // replicas, sampler=sampler)
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115

@@ -25,10 +25,11 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_out, "made", list)
 
 
-class Wrapped:
+class Wrapped(torch.nn.Module):  # type: ignore[misc]
     """Stands for a DistributedDataParallel model, which cannot be made without a process group."""
 
     def __init__(self, model: Any) -> None:
+        super().__init__()
         self.module = model
 
 
