@@ -12,6 +12,7 @@ from flexo_protos.v1 import workers_pb2
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.membership.commands import (
+    REFUSALS,
     Abandon,
     Broken,
     Command,
@@ -101,6 +102,8 @@ class CommandExecutor:
                 broken = workers_pb2.Broken(generation=generation, why=why)
                 self._agents.tell_workers(worker_ids, workers_pb2.ToWorker(broken=broken))
             case Leave(worker_id, why):
+                if why in REFUSALS:
+                    say(f"worker {worker_id} cannot join: {why}")
                 leave = workers_pb2.Leave(reason=why)
                 self._agents.tell_worker(worker_id, workers_pb2.ToWorker(leave=leave))
 

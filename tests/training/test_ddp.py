@@ -114,6 +114,19 @@ def test_a_script_whose_replicas_may_differ_keeps_its_size(tmp_path: Path, how: 
         assert job.wait() == 0, job.output()
 
 
+def test_a_newcomer_with_other_collectives_is_sent_away(tmp_path: Path) -> None:
+    """The others wait for it until Gloo's timeout, and train on."""
+    bound = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}
+    with local_job(tmp_path / "job", SCRIPT, "--stranger", **bound) as job:
+        train_at(job, 2)
+        job.start("n1", 1)
+        job.wait_until("its end", lambda: "may act unlike the others" in job.output())
+        train_at(job, 2)
+        job.stop()
+        assert job.wait() == 0, job.output()
+        check(job)
+
+
 def test_a_script_that_resumes_from_its_own_checkpoint_grows(tmp_path: Path) -> None:
     """Newcomers load the checkpoint too, and count their epochs from another one than the founders did."""
     with local_job(tmp_path / "job", SCRIPT, "--resume", "--samples", "1000", "--epochs", "400") as job:

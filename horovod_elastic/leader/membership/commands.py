@@ -112,6 +112,12 @@ class Broken:
     why: str
 
 
+UNLIKE = "its models or optimizers are not those of the others"
+ODD = "a collective failed after it had joined, and no worker was lost: it may act unlike the others"
+REFUSALS = UNLIKE, ODD
+"""Reasons to leave that the job's output tells of: the job cannot use what it has been given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leave:
     """Tell a worker that waits to exit with 0."""

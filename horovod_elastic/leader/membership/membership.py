@@ -10,7 +10,17 @@ from collections.abc import Sequence
 
 from horovod_elastic.leader.membership import next_step
 from horovod_elastic.leader.membership.change import Changes
-from horovod_elastic.leader.membership.commands import Abandon, Broken, Command, End, Kill, Leave, Withdraw
+from horovod_elastic.leader.membership.commands import (
+    ODD,
+    UNLIKE,
+    Abandon,
+    Broken,
+    Command,
+    End,
+    Kill,
+    Leave,
+    Withdraw,
+)
 from horovod_elastic.leader.membership.job_state import JobState
 from horovod_elastic.leader.membership.next_step import Selection, Verdict
 from horovod_elastic.leader.membership.roster import (
@@ -27,7 +37,6 @@ from horovod_elastic.leader.membership.takeover import Takeover, settle_all
 from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers, slot_of
 from horovod_elastic.phase import Phase
 
-UNLIKE = "its models or optimizers are not those of the others"
 ARRIVAL_BOUND_S = 120.0
 """Longest time for a broken generation's workers to be back at their last commit; then they are killed."""
 _LOST_WITH_LEADER = "it lost workers together with its leader"
@@ -294,6 +303,7 @@ class Membership:
         if status.generation == self.generation:
             if worker.entered != self.generation:
                 worker.entered = self.generation
+                worker.first = worker.first or self.generation
                 worker.deadline = now + EXIT_BOUND_S if self._job.doomed else None
             worker.waits = worker.waits and status.boundary == 0
         if status.phase is Phase.TRAINING:
@@ -448,8 +458,9 @@ class Membership:
             return self._recover_virtual(self._virtual, survivors, now)
         commands: list[Command] = []
         staying = []
+        strangers = next_step.strangers(self._roster, self.generation)
         for worker in survivors:
-            why = self._roster.agent_of(worker).leaving
+            why = ODD if worker in strangers else self._roster.agent_of(worker).leaving
             if why:
                 commands.append(worker.tell_to_leave(why, now))
             else:

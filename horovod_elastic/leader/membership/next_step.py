@@ -42,6 +42,19 @@ def survivors(roster: Roster) -> list[Worker]:
     return [worker for worker in members if worker.state is WorkerState.ARRIVED]
 
 
+def strangers(roster: Roster, generation: int) -> list[Worker]:
+    """The workers that joined in this broken generation, if none was lost: they may act unlike the others.
+
+    A script's control flow may depend on what a newcomer does not get. It then takes part in other
+    collectives than the others, and would do so again. Horovod's scripts say what their state is.
+    """
+    were = [worker for worker in roster.workers.values() if worker.entered == generation]
+    if any(not worker.alive or not worker.layout for worker in were):
+        return []
+    joined = [worker for worker in were if worker.newcomer and worker.first == generation]
+    return joined if len(joined) < len(were) else []
+
+
 def nobody_holds_the_model(staying: list[Worker], commits: int) -> bool:
     """Whether only newcomers are left that had not received the model yet, so that training cannot go on."""
     return max((worker.commits for worker in staying), default=0) == 0 < commits

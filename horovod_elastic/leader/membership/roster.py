@@ -74,6 +74,8 @@ class Worker:
     commits: int = 0
     entered: int = 0
     """The last generation that the worker has reported to be in."""
+    first: int = 0
+    """The first one."""
     called: int = 0
     """The last generation that the worker was called to, as far as this leader knows. Earlier reports do not
     count."""

@@ -34,6 +34,7 @@ def main():
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--stranger", action="store_true", help="rank 2 has one more collective")
     parser.add_argument("--resume", action="store_true", help="from the last checkpoint, if there is one")
     options = parser.parse_args()
 
@@ -69,6 +70,8 @@ def main():
         model.train()
         for inputs, targets, numbers in loader:
             optimizer.zero_grad()
+            if options.stranger and rank > 1:
+                dist.all_reduce(torch.zeros(3))
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()
             optimizer.step()

@@ -379,6 +379,7 @@ def test_the_number_of_virtual_workers_is_told_to_all(launched: Launched, option
         (["--reproducible=0"], ["--reproducible=0", "number"]),
         (["--reproducible="], ["--reproducible=:", "number"]),
         (["--reproducible=1"], ["--reproducible=1", "at least 4", "maximum"]),
+        (["--reproducible", "--elastic-unit=2"], ["--reproducible", "--elastic-unit=2", "exclude"]),
     ],
 )
 def test_rules_that_cannot_be_are_usage_errors(

@@ -230,6 +230,38 @@ def test_a_newcomer_with_another_layout_is_sent_away_and_the_others_do_not_notic
     assert len(world.training()) == 2
 
 
+def test_a_newcomer_after_whose_join_a_collective_fails_is_sent_away() -> None:
+    """It may take part in other collectives than the others, and nobody died. The others train on."""
+    world = training_world({"b1": 2}, "s1")
+    of_torch(world)
+    world.commit()
+    (newcomer,) = world.of("s1")
+    for worker_id in list(world.training()):
+        world.fail(worker_id)
+    world.quieten()
+    assert newcomer not in world.processes
+    assert len(world.training()) == 2
+    for worker_id in list(world.training()):
+        world.fail(worker_id)
+    world.quieten()
+    assert len(world.training()) == 2, "only newcomers are sent away"
+
+
+@pytest.mark.parametrize("layout", ["one", ""])
+def test_a_newcomer_stays_if_another_worker_was_lost_or_its_script_is_horovods(layout: str) -> None:
+    world = training_world({"b1": 2}, "s1")
+    if layout:
+        of_torch(world)
+    world.commit()
+    (newcomer,) = world.of("s1")
+    if layout:
+        world.exit("w2", -9)
+    for worker_id in list(world.training()):
+        world.fail(worker_id)
+    world.quieten()
+    assert newcomer in world.processes
+
+
 def test_an_agents_workers_have_ranks_that_follow_each_other_whoever_came_last() -> None:
     """A founder that is replaced while a satellite trains must not end up behind the satellite."""
     world = training_world({"b1": 2}, "s1", slots=2)
