@@ -31,7 +31,7 @@ def _row(script: Script, found: dict) -> str:  # type: ignore[type-arg]
         f"`{script.path.rpartition('/')[2]}` ({script.name})",
         f"{script.archive} (PyPI)" if script.archive else f"{script.repository} {script.commit[:10]}",
         f"`{script.sha256[:12]}`",
-        str(found["resizes"]),
+        "keeps its size" if script.keeps_size else str(found["resizes"]),
         used,
         f"{found['elastic_loss']:.4g}",
         f"{found['lowest']:.4g} to {found['highest']:.4g}",
