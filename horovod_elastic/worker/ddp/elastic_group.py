@@ -19,6 +19,7 @@ import torch.distributed as dist
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
 from horovod_elastic.worker.ddp import fixed_tree, torchs_own
+from horovod_elastic.worker.ddp.works import Done, Guarded, Reducing
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.units import Unit
@@ -325,7 +326,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Begin a collective of the group inside. Raises RuntimeError."""
         if self.adds_in_order and fixed_tree.adds_up(name, tensors, given[1:]):
             fixed_tree.add_up(self._inside, tensors, given[1:])
-            return _Done(list(tensors))
+            return Done(list(tensors))
         return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
 
     def _carry(
@@ -334,7 +335,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Carry a collective of the script out. `alone`: what it does in a group of one."""
         if self.muted or self._inside is None:
             alone()
-            return _Done(list(tensors))
+            return Done(list(tensors))
         if not self.guards:
             return self._begin(name, tensors, given)
         kept = [each.clone() if each.nbytes <= KEPT_BYTES else None for each in tensors]
@@ -350,14 +351,14 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             work = self._begin(name, tensors, given)
         except RuntimeError as error:
             failed(error)
-            return _Done(list(tensors))
-        return _Guarded(work, failed)
+            return Done(list(tensors))
+        return Guarded(work, failed)
 
     def _reduce_gradients(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody."""
         self.reductions += 1
         if self.muted or self._inside is None:
-            return _Done(tensors)
+            return Done(tensors)
         if self.weight != 1.0 and tensors[0].is_floating_point():
             tensors[0].mul_(self.weight)
         if not self.guards:
@@ -366,8 +367,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             work = self._begin("allreduce", tensors, (tensors, *options))
         except RuntimeError as error:
             self._zero(tensors, error)
-            return _Done(tensors)
-        return _Reducing(work, lambda error: self._zero(tensors, error), tensors)
+            return Done(tensors)
+        return Reducing(work, lambda error: self._zero(tensors, error), tensors)
 
     def _zero(self, tensors: list[torch.Tensor], error: object) -> None:
         self.note_failure(error)
@@ -377,93 +378,3 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def _keep_own() -> None:
     """What a sum, a broadcast or a barrier does in a group of one."""
-
-
-class _Done(dist.Work):  # type: ignore[misc]
-    """A collective that is over."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def result(self) -> list[torch.Tensor]:
-        return self._tensors
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
-
-
-class _Guarded(dist.Work):  # type: ignore[misc]
-    """A collective of the script whose failure the script does not hear of."""
-
-    def __init__(self, work: Any, failed: Callable[[RuntimeError], None]) -> None:
-        super().__init__()
-        self._work = work
-        self._failed = failed
-
-    def wait(self, timeout: Any = None) -> bool:
-        try:
-            if timeout is None:
-                self._work.wait()
-            else:
-                self._work.wait(timeout)
-        except RuntimeError as error:
-            self._failed(error)
-        return True
-
-    def is_completed(self) -> bool:
-        return bool(self._work.is_completed())
-
-    def is_success(self) -> bool:
-        return bool(self._work.is_success())
-
-    def result(self) -> Any:
-        return self._work.result()
-
-    def get_future(self) -> Any:
-        def guarded(future: Any) -> Any:
-            try:
-                return future.value()
-            except RuntimeError as error:
-                self._failed(error)
-                return None
-
-        return self._work.get_future().then(guarded)
-
-
-class _Reducing(dist.Work):  # type: ignore[misc]
-    """The reduction of gradients, for which DistributedDataParallel waits by its future."""
-
-    def __init__(self, work: Any, failed: Callable[[object], None], tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self._work = work
-        self._failed = failed
-        self._tensors = tensors
-
-    def wait(self, timeout: Any = None) -> bool:
-        try:
-            self._work.wait()
-        except RuntimeError as error:
-            self._failed(error)
-        return True
-
-    def get_future(self) -> Any:
-        def guarded(future: Any) -> list[torch.Tensor]:
-            try:
-                future.value()
-            except RuntimeError as error:
-                self._failed(error)
-            return self._tensors
-
-        return self._work.get_future().then(guarded)

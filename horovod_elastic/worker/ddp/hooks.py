@@ -67,7 +67,7 @@ def _patch_what_is_made() -> None:
     from torch.utils.data import distributed as samplers
 
     from horovod_elastic import declared
-    from horovod_elastic.worker.ddp import loaders, torchs_own, training_loop
+    from horovod_elastic.worker.ddp import loaders, sources, torchs_own, training_loop
 
     loop = training_loop.current()
     declared.script.runtime = loop
@@ -75,7 +75,7 @@ def _patch_what_is_made() -> None:
     torchs_own.around_every_step(loop.step)
     torchs_own.take_batches_from(lambda loader: loop.loaders.batches_of(loader, loop))
     loaders.patch_dataloader(dataloader, loop)
-    loaders.patch_sampler(samplers)
+    sources.patch_sampler(samplers)
     _remember(optim.Optimizer, loop.captured.optimizer)
     _remember(distributed.DistributedDataParallel, loop.captured.model)
     _remember(swa_utils.AveragedModel, loop.captured.averaged)

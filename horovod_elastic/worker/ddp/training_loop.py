@@ -13,12 +13,9 @@ its state there. Steps of muted workers have no effect. The samples of such a st
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import functools
-import hashlib
 import os
-import pickle
 import sys
 import traceback
 from collections.abc import Callable
@@ -31,26 +28,25 @@ from torch.utils.data import DistributedSampler
 from horovod_elastic import checkpoints, declared
 from horovod_elastic.checkpoints import CheckpointInfo
 from horovod_elastic.trace import say
-from horovod_elastic.worker import checkpoint_task, left_out, state_messages, state_route
+from horovod_elastic.worker import checkpoint_task, left_out
 from horovod_elastic.worker.ddp import checkpoint, torchs_own
-from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
+from horovod_elastic.worker.ddp.captured import Captured
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
-from horovod_elastic.worker.ddp.loaders import Iteration, Loader, Loaders
-from horovod_elastic.worker.ddp.private_state import PrivateStates
+from horovod_elastic.worker.ddp.handover import NOWHERE, Handover, Target
+from horovod_elastic.worker.ddp.iteration import Iteration
+from horovod_elastic.worker.ddp.loaders import Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
 from horovod_elastic.worker.ddp.script_variables import (
     ScriptVariables,
     is_of_script,
     unknown_trainer,
 )
-from horovod_elastic.worker.state_messages import StatePart, with_peers
-from horovod_elastic.worker.state_route import Member, Origin, Route
+from horovod_elastic.worker.state_route import Origin
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.ddp.units import Unit
-    from horovod_elastic.worker.participant_state import Called
     from horovod_elastic.worker.session import Session
 
 FIRST_ROUNDS = 3
@@ -58,13 +54,8 @@ FIRST_ROUNDS = 3
 its final messages in the second, and tells of them (torchs_own.bucket_layout) in the third."""
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
-NOWHERE = -1, -1
 OVER = 1 << 40
 """Stands for the batches of an iteration that is over: the next call is in another one."""
-LOST = (
-    "a virtual worker was lost with its random numbers: from here on, results may differ in their bits from"
-    " those of a run without this loss"
-)
 
 
 class Stage(enum.Enum):
@@ -94,6 +85,7 @@ class TrainingLoop:
         self._rates = ScaledRates(None, 1)
         self.group: ElasticGroup
         self._session: Session
+        self._handover: Handover
         self._stage = Stage.IDLE
         self._rounds = 0
         """Calls for a batch after a step, so far; in a script without a DataLoader, ends of steps."""
@@ -116,24 +108,13 @@ class TrainingLoop:
         self._calls = 0
         self.variables = ScriptVariables(self.captured.covered, self.captured.declared.values)
         self.counting = CountingLoops()
-        self._target = NOWHERE
-        self._target_loader = -1
-        """The number of the loader with which the others train; -1: there is none."""
-        self._route: Route | None = None
-        """Who gives the state to whom; None if all have it."""
-        self._origin = Origin.NEW
-        self._same_random_numbers = False
-        self._bring_back: Callable[[], None] | None = None
-        """What undoes the changes of steps that do not count; None if there were none."""
+        self._target = Target(NOWHERE, -1)
+        """Where the others wait."""
         self._on_arrival: list[Callable[[bool], None]] = []
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
         self._finished = False
-        self.private: PrivateStates | None = None
-        """The states that move with their ranks, in reproducible mode."""
-        self._movers: list[int] = []
-        """The ranks that newcomers take over, in reproducible mode."""
 
     @property
     def unit(self) -> Unit | None:
@@ -173,7 +154,7 @@ class TrainingLoop:
     def is_new(self) -> bool:
         """Whether this is a newcomer that has not got the others' state yet."""
         warming = self._stage is Stage.WARMING
-        return warming or (self._stage is Stage.CATCHING_UP and self._origin is Origin.NEW)
+        return warming or (self._stage is Stage.CATCHING_UP and self._handover.origin is Origin.NEW)
 
     def on_arrival(self, arrived: Callable[[bool], None]) -> None:
         """Call `arrived` in each generation, when this worker has the state and its place.
@@ -203,7 +184,7 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
-        self.private = PrivateStates() if group.adds_in_order else None
+        self._handover = Handover(session, group, self.captured, self.variables, self._rates)
         self.variables.whole = group.adds_in_order
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
         self.captured.sharded = self.unit is not None
@@ -328,7 +309,7 @@ class TrainingLoop:
                     return
                 self._join()
             elif self._stage is Stage.CATCHING_UP:
-                if self._origin is not Origin.NEW and self._position < self._target:
+                if self._handover.origin is not Origin.NEW and self._position < self._target.position:
                     return
                 self._arrive(None)
             elif self._stepped and self._rounds >= FIRST_ROUNDS:
@@ -410,8 +391,7 @@ class TrainingLoop:
         if word is None:
             return
         self._position = position
-        if self.private is not None:
-            self._give_up_ranks(self.private, word, iteration)
+        self._handover.give_up_ranks(word, iteration)
         if word.leave:
             self._session.leave()
         if word.aside:
@@ -447,47 +427,19 @@ class TrainingLoop:
 
     def _has_entered(self, origin: Origin, *, sync: bool) -> None:
         """Come into a generation. Without `sync`, workers have left at a boundary, and all others stay."""
-        self._origin = origin
-        self._route = None
+        self._handover.begin(origin)
+        self._stage = Stage.CATCHING_UP
         if not sync:
-            self._stage, self._target = Stage.CATCHING_UP, self._position
+            self._target = Target(self._position, -1)
             return
         self.group.muted = True
-        if origin is Origin.BACK and self._bring_back is None:
-            self._bring_back = self.captured.memento()
-        self._stage = Stage.CATCHING_UP
+        last = self._last_training
         try:
-            self._find_target(origin)
+            self._target = self._handover.meet(
+                self._next_call(), -1 if last is None else last.known.history.number
+            )
         except RuntimeError as error:
             self.group.note_failure(error)
-
-    def _find_target(self, origin: Origin) -> None:
-        core = self._session.core
-        assert core is not None
-        place = self._session.place
-        size, at = (1, 0) if self.unit is None else (self.unit.size, self.unit.place)
-        own = [
-            *(origin, self._session.commits, place.rank - place.local_rank, core.transport() is not None),
-            *(NOWHERE if origin is Origin.NEW else self._next_call()),
-            _random_digest(),
-            -1 if self._last_training is None else self._last_training.known.history.number,
-        ]
-        told = self.group.exchange(own)
-        origins = [Origin(each[0]) for each in told]
-        for unit in range(0, len(told), size):  # of which one worker may have got the state, and another not
-            if Origin.NEW in origins[unit : unit + size]:
-                origins[unit : unit + size] = [Origin.NEW] * size
-        if origins[place.rank] is Origin.NEW:
-            self._origin, self._bring_back = Origin.NEW, None
-        members = [Member(o, b, c, bool(d)) for o, (_, b, c, d, *_) in zip(origins, told, strict=True)]
-        self._route = state_route.decide(members[at::size], any_root=True, spread=self.private is not None)
-        self._movers = [rank for rank, each in enumerate(members) if each.origin is Origin.NEW]
-        old = [each for each, o in zip(told, origins, strict=True) if o is not Origin.NEW]
-        self._target = max(((each[4], each[5]) for each in old), default=self._position)
-        self._target_loader = (old or told)[0][7]
-        digests = [each[6] for each in told][at::size]
-        its = [each for each, o in zip(digests, origins[at::size], strict=True) if o is not Origin.NEW]
-        self._same_random_numbers = len(set(its)) == 1
 
     def _next_call(self) -> tuple[int, int]:
         """The next call for a training batch. Not all loops call for the end of an epoch, so it is none."""
@@ -570,22 +522,26 @@ class TrainingLoop:
 
     def _has_caught_up(self, iteration: Iteration) -> bool:
         history = iteration.known.history
-        if self._origin is not Origin.NEW:
-            return history.trains and (iteration.ordinal, iteration.given) >= self._target
-        if history.number != self._target_loader:
+        if self._handover.origin is not Origin.NEW:
+            return history.trains and (iteration.ordinal, iteration.given) >= self._target.position
+        if history.number != self._target.loader:
             return False
         history.trains = True
-        if self._target[1] == OVER:
-            return iteration.ordinal > self._target[0]
-        if iteration.ordinal > self._target[0]:
+        if self._target.position[1] == OVER:
+            return iteration.ordinal > self._target.position[0]
+        if iteration.ordinal > self._target.position[0]:
             sys.exit("flexo: this worker cannot join: its script is in a later epoch than the others")
-        passed = self._placeholder is None or iteration.given >= self._target[1]
-        return iteration.ordinal == self._target[0] and passed
+        passed = self._placeholder is None or iteration.given >= self._target.position[1]
+        return iteration.ordinal == self._target.position[0] and passed
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
-        if self._origin is Origin.NEW:
-            if self._placeholder and iteration.known.history.trains and iteration.ordinal == self._target[0]:
+        if self._handover.origin is Origin.NEW:
+            if (
+                self._placeholder
+                and iteration.known.history.trains
+                and iteration.ordinal == self._target.position[0]
+            ):
                 iteration.skip()
                 return self._placeholder()
             if iteration.given >= 1:
@@ -594,146 +550,32 @@ class TrainingLoop:
 
     def _arrive(self, iteration: Iteration | None) -> None:
         """Be where the others are: take the state over, or give it."""
-        if self._bring_back is not None:
-            self._bring_back()
-        self.variables.takes(self._origin is Origin.NEW)
-        position = _Position(iteration)
-        parts: list[StatePart] = [*self.captured.parts(), self._rates, position, self.variables]
-        if self._same_random_numbers:
-            parts.append(RandomNumbers())
-        private = None
+        lost = self._handover.origin is not Origin.STAYS
         try:
-            private = self._take_rank_over()
-            self.variables.takes(self._origin is Origin.NEW and private is None)
-            self._synchronize(parts)
+            start = self._handover.carry(iteration)
         except RuntimeError as error:
             self.group.note_failure(error)
             return
         self.group.take_place()
         self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
-        self._position = self._target
-        passed = self._target[1]
+        self._position = self._target.position
+        ordinal, passed = self._position
         if iteration is None:
             self._calls = passed
         else:
-            passed = passed if iteration.ordinal == self._target[0] else 0
-            iteration.go_on_at(passed, position.start())
-        if private is not None:
-            self.variables.takes(True)
-            state_messages.take_over(self._private_parts(iteration), private)
-        if lost := self._origin is not Origin.STAYS:
+            passed = passed if iteration.ordinal == ordinal else 0
+            iteration.go_on_at(passed, start)
+        commits = self._handover.settle(iteration)
+        if lost:
             for optimizer in self.captured.optimizers():
                 optimizer.zero_grad()  # of batches that are dealt out again
         for arrived in self._on_arrival:
             arrived(lost)
         self.counting.go_on(self.variables.taken, passed)
         self.variables.taken.clear()
-        self._origin, self._stage, self._stepped = Origin.STAYS, Stage.TRAINING, False
-        self._bring_back = None
+        self._stage, self._stepped = Stage.TRAINING, False
         self.group.muted = False
-        self._session.begins(self._session.commits if self._route is None else self._route.commits)
-
-    # --- reproducible mode --------------------------------------------------------------------------------
-
-    def _private_parts(self, iteration: Iteration | None) -> list[StatePart]:
-        """What belongs to this rank alone. Random numbers are last: to begin an iteration takes some."""
-        return [_Beginning(iteration), *self.captured.private(), self.variables, RandomNumbers()]
-
-    def _give_up_ranks(self, private: PrivateStates, word: Called, iteration: Iteration | None) -> None:
-        assert self._session.core is not None
-        transport = self._session.core.transport()
-        own = self._private_parts(iteration) if word.leave or word.aside else None
-        if transport is not None:
-            with contextlib.suppress(RuntimeError):  # a worker is gone: the next generation finds out
-                private.give_up_ranks(self.group, transport, own, self._session.commits)
-
-    def _take_rank_over(self) -> list[Any] | None:
-        """Carry the states of ranks that have moved; that of this rank, if it is one. Raises RuntimeError."""
-        assert self._session.core is not None
-        transport, route = self._session.core.transport(), self._route
-        if self.private is None or transport is None or route is None:
-            return None
-        rank = self._session.rank
-        taken = self.private.take_ranks_over(self.group, transport, self._movers, route.commits, rank)
-        lacks_it = self._origin is Origin.NEW and taken is None
-        if lacks_it if route.givers else rank == route.root:
-            say(LOST)
-        return taken
-
-    # --- receiving ----------------------------------------------------------------------------------------
-
-    def _synchronize(self, parts: list[StatePart]) -> None:
-        """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
-        assert self._session.core is not None
-        transport, route, rank = self._session.core.transport(), self._route, self._session.rank
-        size, at = (1, 0) if self.unit is None else (self.unit.size, self.unit.place)
-        if transport is None or route is None or self._session.size == size:
-            return
-        rank //= size  # of those who have the same part of the state
-
-        if not route.givers:
-            carry = functools.partial(self._from_root, route.root)
-            self._move(parts, carry, receives=rank != route.root)
-        elif rank in route.givers:
-            peers = [route.givers[rank] * size + at]
-            self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
-        elif receivers := route.receivers(rank):
-            peers = [each * size + at for each in receivers]
-            self._move(parts, lambda each, _: with_peers(transport.send, each, peers), receives=False)
-
-    def _move(self, parts: list[StatePart], carry: state_messages.Carry, *, receives: bool) -> None:
-        if receives:
-            self._session.lacks_state()
-            state_messages.receive(parts, carry)
-        else:
-            state_messages.send(parts, carry, from_gpus=self.group.is_on_gpus)
-
-    def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
-        return self.group.of_alike.broadcast_from(root, message)
-
-
-class _Position(StatePart):
-    """How many samples of the epoch are used, and its order where newcomers cannot find that themselves."""
-
-    def __init__(self, iteration: Iteration | None) -> None:
-        self._iteration = iteration
-        self._theirs: int | None = None
-
-    def own(self) -> Any:
-        if self._iteration is None:
-            return 0, None
-        return self._iteration.start, self._iteration.order_told()
-
-    def take_over(self, theirs: Any) -> None:
-        self._theirs, order = theirs
-        if self._iteration is not None:
-            self._iteration.hear_order(order)
-
-    def start(self) -> int:
-        if self._theirs is None:
-            return 0 if self._iteration is None else self._iteration.start
-        return self._theirs
-
-
-class _Beginning(StatePart):
-    """How the present iteration over the training loader has begun."""
-
-    def __init__(self, iteration: Iteration | None) -> None:
-        self._iteration = iteration
-
-    def own(self) -> Any:
-        return None if self._iteration is None else self._iteration.begun_with()
-
-    def take_over(self, theirs: Any) -> None:
-        if self._iteration is not None and theirs is not None:
-            self._iteration.begin_like(theirs)
-
-
-def _random_digest() -> int:
-    """A digest of the generators' states, to tell whether all workers have the same."""
-    states = RandomNumbers().own()
-    text = pickle.dumps({**states, "torch": [each.numpy().tobytes() for each in states["torch"].values()]})
-    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+        self._session.begins(commits)
 
 
 def caller() -> str:

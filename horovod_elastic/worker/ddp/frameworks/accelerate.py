@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from horovod_elastic.worker.ddp import training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
-from horovod_elastic.worker.ddp.loaders import Source
+from horovod_elastic.worker.ddp.sources import Source
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
 

@@ -1,0 +1,257 @@
+"""The state of a script goes from worker to worker: who has it, who gives it to whom, and its parts.
+
+In a job with units, a worker receives the state of its place in the unit. In reproducible mode, a worker that
+takes a rank over receives what belongs to that rank alone, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horovod_elastic.trace import say
+from horovod_elastic.worker import state_messages, state_route
+from horovod_elastic.worker.ddp.captured import Captured, RandomNumbers
+from horovod_elastic.worker.ddp.iteration import Iteration
+from horovod_elastic.worker.ddp.private_state import PrivateStates
+from horovod_elastic.worker.ddp.rates import ScaledRates
+from horovod_elastic.worker.ddp.script_variables import ScriptVariables
+from horovod_elastic.worker.state_messages import StatePart, with_peers
+from horovod_elastic.worker.state_route import Member, Origin, Route
+
+if TYPE_CHECKING:
+    from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.participant_state import Called
+    from horovod_elastic.worker.session import Session
+
+NOWHERE = -1, -1
+LOST = (
+    "a virtual worker was lost with its random numbers: from here on, results may differ in their bits from"
+    " those of a run without this loss"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the workers meet that have the state: a position of the training loop, and the number of the
+    loader with which they train; -1: there is none."""
+
+    position: tuple[int, int]
+    loader: int
+
+
+class Handover:
+    """The hand-over of one worker's state (see the module). `rates`: the learning rates that flexo scales."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: ElasticGroup,
+        captured: Captured,
+        variables: ScriptVariables,
+        rates: ScaledRates,
+    ) -> None:
+        self.origin = Origin.NEW
+        """Whether this worker has the state of the others."""
+        self._session = session
+        self._group = group
+        self._captured = captured
+        self._variables = variables
+        self._rates = rates
+        self._private = PrivateStates() if group.adds_in_order else None
+        self._route: Route | None = None
+        """Who gives the state to whom; None if all have it."""
+        self._movers: list[int] = []
+        """The ranks that newcomers take over, in reproducible mode."""
+        self._taken: list[Any] | None = None
+        """What belongs to the rank alone that this worker has taken over."""
+        self._same_random_numbers = False
+        self._bring_back: Callable[[], None] | None = None
+        """What undoes the changes of steps that do not count; None if there were none."""
+
+    # --- before the workers are in the same place -------------------------------------------------------
+
+    def begin(self, origin: Origin) -> None:
+        """Come into a generation. A worker that goes back remembers what a muted step may change."""
+        self.origin, self._route = origin, None
+        if origin is Origin.BACK and self._bring_back is None:
+            self._bring_back = self._captured.memento()
+
+    def meet(self, position: tuple[int, int], loader: int) -> Target:
+        """Find out who has the state, and where its owners meet. Raises RuntimeError if a worker is gone.
+
+        `position`: that of this worker's next call; `loader`: the number of the loader with which it trains.
+        """
+        core, place = self._session.core, self._session.place
+        assert core is not None
+        size, at = self._unit()
+        own = [
+            *(
+                self.origin,
+                self._session.commits,
+                place.rank - place.local_rank,
+                core.transport() is not None,
+            ),
+            *(NOWHERE if self.origin is Origin.NEW else position),
+            *(_random_digest(), loader),
+        ]
+        told = self._group.exchange(own)
+        origins = _by_units([Origin(each[0]) for each in told], size)
+        if origins[place.rank] is Origin.NEW:
+            self.origin, self._bring_back = Origin.NEW, None
+        members = [Member(o, b, c, bool(d)) for o, (_, b, c, d, *_) in zip(origins, told, strict=True)]
+        self._route = state_route.decide(members[at::size], any_root=True, spread=self._private is not None)
+        self._movers = [rank for rank, each in enumerate(members) if each.origin is Origin.NEW]
+        digests = [each[6] for each in told][at::size]
+        its = [each for each, o in zip(digests, origins[at::size], strict=True) if o is not Origin.NEW]
+        self._same_random_numbers = len(set(its)) == 1
+        old = [each for each, o in zip(told, origins, strict=True) if o is not Origin.NEW]
+        farthest = max(((each[4], each[5]) for each in old), default=position)
+        return Target(farthest, (old or told)[0][7])
+
+    # --- where the workers are in the same place --------------------------------------------------------
+
+    def carry(self, iteration: Iteration | None) -> int:
+        """Receive the state or give it; return the used samples of the iteration that goes on.
+
+        Raises RuntimeError if a worker is gone.
+        """
+        if self._bring_back is not None:
+            self._bring_back()
+        self._variables.takes(self.origin is Origin.NEW)
+        position = _Position(iteration)
+        parts: list[StatePart] = [*self._captured.parts(), self._rates, position, self._variables]
+        if self._same_random_numbers:
+            parts.append(RandomNumbers())
+        self._taken = self._take_rank_over()
+        self._variables.takes(self.origin is Origin.NEW and self._taken is None)
+        self._synchronize(parts)
+        return position.start()
+
+    def settle(self, iteration: Iteration | None) -> int:
+        """Have what this worker has received take effect, once it is at its place; return the commits."""
+        if self._taken is not None:
+            self._variables.takes(True)
+            state_messages.take_over(self._of_rank(iteration), self._taken)
+        self.origin, self._bring_back, self._taken = Origin.STAYS, None, None
+        return self._session.commits if self._route is None else self._route.commits
+
+    def _synchronize(self, parts: list[StatePart]) -> None:
+        """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
+        assert self._session.core is not None
+        transport, route, rank = self._session.core.transport(), self._route, self._session.rank
+        size, at = self._unit()
+        if transport is None or route is None or self._session.size == size:
+            return
+        rank //= size  # of those who have the same part of the state
+        if not route.givers:
+            carry = functools.partial(self._from_root, route.root)
+            self._move(parts, carry, receives=rank != route.root)
+        elif rank in route.givers:
+            peers = [route.givers[rank] * size + at]
+            self._move(parts, lambda each, _: with_peers(transport.receive, each, peers), receives=True)
+        elif receivers := route.receivers(rank):
+            peers = [each * size + at for each in receivers]
+            self._move(parts, lambda each, _: with_peers(transport.send, each, peers), receives=False)
+
+    def _move(self, parts: list[StatePart], carry: state_messages.Carry, *, receives: bool) -> None:
+        if receives:
+            self._session.lacks_state()
+            state_messages.receive(parts, carry)
+        else:
+            state_messages.send(parts, carry, from_gpus=self._group.is_on_gpus)
+
+    def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
+        return self._group.of_alike.broadcast_from(root, message)
+
+    def _unit(self) -> tuple[int, int]:
+        """The number of workers that have the state together, and this one's place among them."""
+        unit = self._group.unit
+        return (1, 0) if unit is None else (unit.size, unit.place)
+
+    # --- reproducible mode ------------------------------------------------------------------------------
+
+    def give_up_ranks(self, word: Called, iteration: Iteration | None) -> None:
+        """Give what belongs to a rank alone to a worker that stays, if the rank moves."""
+        assert self._session.core is not None
+        transport = self._session.core.transport()
+        own = self._of_rank(iteration) if word.leave or word.aside else None
+        if self._private is not None and transport is not None:
+            with contextlib.suppress(RuntimeError):  # a worker is gone: the next generation finds out
+                self._private.give_up_ranks(self._group, transport, own, self._session.commits)
+
+    def _of_rank(self, iteration: Iteration | None) -> list[StatePart]:
+        """What belongs to this rank alone. Random numbers are last: to begin an iteration takes some."""
+        return [_Beginning(iteration), *self._captured.private(), self._variables, RandomNumbers()]
+
+    def _take_rank_over(self) -> list[Any] | None:
+        """Carry the states of ranks that have moved; that of this rank, if it is one. Raises RuntimeError."""
+        assert self._session.core is not None
+        transport, route = self._session.core.transport(), self._route
+        if self._private is None or transport is None or route is None:
+            return None
+        rank = self._session.rank
+        taken = self._private.take_ranks_over(self._group, transport, self._movers, route.commits, rank)
+        lacks_it = self.origin is Origin.NEW and taken is None
+        if lacks_it if route.givers else rank == route.root:
+            say(LOST)
+        return taken
+
+
+def _by_units(origins: list[Origin], size: int) -> list[Origin]:
+    """The origins, with a unit new as a whole: one of its workers may have got the state, and another not."""
+    for unit in range(0, len(origins), size):
+        if Origin.NEW in origins[unit : unit + size]:
+            origins[unit : unit + size] = [Origin.NEW] * size
+    return origins
+
+
+class _Position(StatePart):
+    """How many samples of the epoch are used, and its order where newcomers cannot find that themselves."""
+
+    def __init__(self, iteration: Iteration | None) -> None:
+        self._iteration = iteration
+        self._theirs: int | None = None
+
+    def own(self) -> Any:
+        if self._iteration is None:
+            return 0, None
+        return self._iteration.start, self._iteration.order_told()
+
+    def take_over(self, theirs: Any) -> None:
+        self._theirs, order = theirs
+        if self._iteration is not None:
+            self._iteration.hear_order(order)
+
+    def start(self) -> int:
+        if self._theirs is None:
+            return 0 if self._iteration is None else self._iteration.start
+        return self._theirs
+
+
+class _Beginning(StatePart):
+    """How the present iteration over the training loader has begun."""
+
+    def __init__(self, iteration: Iteration | None) -> None:
+        self._iteration = iteration
+
+    def own(self) -> Any:
+        return None if self._iteration is None else self._iteration.begun_with()
+
+    def take_over(self, theirs: Any) -> None:
+        if self._iteration is not None and theirs is not None:
+            self._iteration.begin_like(theirs)
+
+
+def _random_digest() -> int:
+    """A digest of the generators' states, to tell whether all workers have the same."""
+    states = RandomNumbers().own()
+    text = pickle.dumps({**states, "torch": [each.numpy().tobytes() for each in states["torch"].values()]})
+    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")

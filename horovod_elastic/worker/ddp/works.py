@@ -1,0 +1,113 @@
+"""Collectives under way, as the elastic group returns them: they raise nothing in a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Done(dist.Work):  # type: ignore[misc]
+    """A collective that is over."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for its end."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it is over without a failure."""
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors."""
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future with the tensors."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class Guarded(dist.Work):  # type: ignore[misc]
+    """A collective of the script whose failure the script does not hear of."""
+
+    def __init__(self, work: Any, failed: Callable[[RuntimeError], None]) -> None:
+        super().__init__()
+        self._work = work
+        self._failed = failed
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for its end."""
+        try:
+            if timeout is None:
+                self._work.wait()
+            else:
+                self._work.wait(timeout)
+        except RuntimeError as error:
+            self._failed(error)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether it is over without a failure."""
+        return bool(self._work.is_success())
+
+    def result(self) -> Any:
+        """The tensors."""
+        return self._work.result()
+
+    def get_future(self) -> Any:
+        """A future with the tensors."""
+
+        def guarded(future: Any) -> Any:
+            try:
+                return future.value()
+            except RuntimeError as error:
+                self._failed(error)
+                return None
+
+        return self._work.get_future().then(guarded)
+
+
+class Reducing(dist.Work):  # type: ignore[misc]
+    """The reduction of gradients, for which DistributedDataParallel waits by its future."""
+
+    def __init__(self, work: Any, failed: Callable[[object], None], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._work = work
+        self._failed = failed
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for its end."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            self._failed(error)
+        return True
+
+    def get_future(self) -> Any:
+        """A future with the tensors."""
+
+        def guarded(future: Any) -> list[torch.Tensor]:
+            try:
+                future.value()
+            except RuntimeError as error:
+                self._failed(error)
+            return self._tensors
+
+        return self._work.get_future().then(guarded)
