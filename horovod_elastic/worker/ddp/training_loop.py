@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from horovod_elastic import checkpoints, declared
-from horovod_elastic.checkpoints import CheckpointInfo
+from horovod_elastic.checkpoints import CheckpointError, CheckpointInfo
 from horovod_elastic.trace import say
 from horovod_elastic.worker import checkpoint_task, left_out
 from horovod_elastic.worker.ddp import checkpoint, torchs_own
@@ -402,6 +402,8 @@ class TrainingLoop:
         self._has_entered(origin, sync=called.sync)
 
     def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
+        if self.unit is not None:
+            raise CheckpointError("the job has units: each worker has a part of the model only")
         ordinal, number = position
         last = self._last_training
         place = {"step": number} if last is None else {"epoch": last.epoch_of(ordinal), "batch": number}
