@@ -45,7 +45,7 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 	@$(BIN)/python -m flexo_demos.loans $(ARGS)
 
 test: usual := and not thorough
-test: ## lint, the plugin's own checks, and the tests of what users rely on (19 minutes on two cores, set-up aside)
+test: ## lint, the plugin's own checks, and the tests of what users rely on (29 minutes on two cores, set-up aside)
 test-all: export FLEXO_THOROUGH := yes
 test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
 test test-all:
