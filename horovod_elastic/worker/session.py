@@ -77,9 +77,9 @@ class Session:
         """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
         speeds count alike."""
         self.epoch = 0
-        """The epoch that the script is in, from 1; 0: not known."""
+        """The script's pass over its training loader, from 1 (ddp Loader.begins); 0: not known."""
         self.epoch_of_others = 0
-        """The epoch that those who train are in, for a newcomer; 0: not known."""
+        """The same of those who train, for a newcomer."""
         self.told_first = False
         """Whether the script was told rank 0, and any worker can give the state to the others."""
         self.fixed_why = ""
@@ -211,7 +211,7 @@ class Session:
             self._part.begins(0, saved=True)
 
     def is_in_epoch(self, number: int) -> None:
-        """Tell the leader that the script is in this epoch, from 1."""
+        """Tell the leader that the script is in this pass over its training loader, from 1."""
         if number != self.epoch:
             self.epoch = number
             self._stand()

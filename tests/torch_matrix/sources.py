@@ -17,13 +17,13 @@ TIMEOUT_S = 120.0
 
 
 class NotThere(Exception):
-    """A source is missing and could not be got."""
+    """A repository is missing and could not be got: not every machine reaches GitHub."""
 
 
 def source_of(script: Script, home: Path) -> Path:
     """The folder with the script's source in `home`, unpacked if need be.
 
-    Raises NotThere, and ValueError if the script is not the one of the catalogue.
+    Raises NotThere, and ValueError if an archive or the script is not the one of the catalogue.
     """
     folder = home / script.folder
     if not (folder / script.path).exists():
@@ -35,27 +35,33 @@ def source_of(script: Script, home: Path) -> Path:
 
 
 def _unpack(script: Script, folder: Path) -> None:
-    name, _, version = script.archive.partition("==")
+    name = script.archive.partition("==")[0]
     try:
-        with urllib.request.urlopen(
-            f"https://pypi.org/pypi/{name}/{version}/json", timeout=TIMEOUT_S
-        ) as page:
-            files = json.load(page)["urls"]
-        url = next(each["url"] for each in files if each["packagetype"] == "sdist")
-        # The index may give addresses relative to its page of the project.
-        url = urllib.parse.urljoin(f"https://pypi.org/simple/{name}/", url)
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as file:
-            content = file.read()
-    except OSError as error:
-        raise NotThere(f"{script.archive} could not be had from PyPI: {error}") from None
+        content = _archive(name, script.archive_sha256)
+    except (OSError, StopIteration) as error:
+        raise ValueError(f"PyPI has not given the source archive of {script.archive}: {error!r}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != script.archive_sha256:
         raise ValueError(f"the source archive of {script.archive} has the SHA-256 {found}")
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         inside = archive.getnames()[0].split("/")[0]
-        archive.extractall(folder.parent, filter="data")
+        archive.extractall(folder.parent)  # which is known by its hash
     if folder.name != inside:
         (folder.parent / inside).rename(folder)
+
+
+def _archive(name: str, sha256: str) -> bytes:
+    """The project's file with this hash, by the simple API (PEP 691), which all indexes have.
+
+    Raises StopIteration if there is none.
+    """
+    address = f"https://pypi.org/simple/{name}/"
+    asked = urllib.request.Request(address, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as page:
+        files = json.load(page)["files"]
+    url = next(each["url"] for each in files if each["hashes"].get("sha256") == sha256)
+    with urllib.request.urlopen(urllib.parse.urljoin(address, url), timeout=TIMEOUT_S) as file:
+        return bytes(file.read())
 
 
 def _check_out(script: Script, folder: Path) -> None:

@@ -40,8 +40,10 @@ LOST = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the workers meet that have the state: a position of the training loop, and the number of the
-    loader with which they train; -1: there is none."""
+    """Where those workers meet that have the state.
+
+    `position`: in the training loop. `loader`: the number of the loader with which they train; -1: none.
+    """
 
     position: tuple[int, int]
     loader: int
@@ -92,13 +94,9 @@ class Handover:
         core, place = self._session.core, self._session.place
         assert core is not None
         size, at = self._unit()
+        first_of_node, has_transport = place.rank - place.local_rank, core.transport() is not None
         own = [
-            *(
-                self.origin,
-                self._session.commits,
-                place.rank - place.local_rank,
-                core.transport() is not None,
-            ),
+            *(self.origin, self._session.commits, first_of_node, has_transport),
             *(NOWHERE if self.origin is Origin.NEW else position),
             *(_random_digest(), loader),
         ]
@@ -125,7 +123,6 @@ class Handover:
         """
         if self._bring_back is not None:
             self._bring_back()
-        self._variables.takes(self.origin is Origin.NEW)
         position = _Position(iteration)
         parts: list[StatePart] = [*self._captured.parts(), self._rates, position, self._variables]
         if self._same_random_numbers:
@@ -180,10 +177,11 @@ class Handover:
 
     def give_up_ranks(self, word: Called, iteration: Iteration | None) -> None:
         """Give what belongs to a rank alone to a worker that stays, if the rank moves."""
+        if self._private is None:
+            return
         assert self._session.core is not None
-        transport = self._session.core.transport()
         own = self._of_rank(iteration) if word.leave or word.aside else None
-        if self._private is not None and transport is not None:
+        if (transport := self._session.core.transport()) is not None:
             with contextlib.suppress(RuntimeError):  # a worker is gone: the next generation finds out
                 self._private.give_up_ranks(self._group, transport, own, self._session.commits)
 

@@ -529,12 +529,13 @@ class TrainingLoop:
         if history.number != self._target.loader:
             return False
         history.trains = True
-        if self._target.position[1] == OVER:
-            return iteration.ordinal > self._target.position[0]
-        if iteration.ordinal > self._target.position[0]:
+        ordinal, given = self._target.position
+        if given == OVER:
+            return iteration.ordinal > ordinal
+        if iteration.ordinal > ordinal:
             sys.exit("flexo: this worker cannot join: its script is in a later epoch than the others")
-        passed = self._placeholder is None or iteration.given >= self._target.position[1]
-        return iteration.ordinal == self._target.position[0] and passed
+        passed = self._placeholder is None or iteration.given >= given
+        return iteration.ordinal == ordinal and passed
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
