@@ -19,7 +19,7 @@ from judgement import Step, steps_in
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "training"))
 
-from local_job import LocalJob, job_of  # noqa: E402
+from local_job import LocalJob, job_of, train_at  # noqa: E402
 
 PACKAGES = HERE.parents[1] / ".venv" / "torch-matrix"
 """What the scripts import, besides PyTorch (setup.sh torch-matrix)."""
@@ -127,7 +127,7 @@ def elastic(script: Script, place: Place, changes: int) -> ElasticRun:
     """
     (place.log / "pace").write_text(str(PACE_S))
     with _job(script, place) as job:
-        _train_at(job, place.log, WORKERS)
+        train_at(job, WORKERS, bound_s=BOUND_S)
         killed = 0
         if script.keeps_size:
             job.start("n0", 1)
@@ -157,25 +157,12 @@ def _go_through(job: LocalJob, log: Path, changes: int) -> int:
     killed = 0
     for change in range(changes):
         job.start(f"n{change}", 1)
-        _train_at(job, log, WORKERS + 1)
+        train_at(job, WORKERS + 1, bound_s=BOUND_S)
         if change == changes // 2:
             killed = _kill_one(job, log)
         job.send_away(f"n{change}")
-        _train_at(job, log, WORKERS)
+        train_at(job, WORKERS, bound_s=BOUND_S)
     return killed
-
-
-def _train_at(job: LocalJob, log: Path, size: int, after: int = 0) -> int:
-    """Wait until this many workers have taken a step together, in a generation after `after`; which it is."""
-
-    def newest() -> int:
-        steps = steps_in(log)
-        world = max((each.world for each in steps), default=0)
-        ranks = {each.rank for each in steps if each.world == world}
-        return world if world > after and ranks == set(range(size)) else 0
-
-    job.wait_until(f"{size} workers", newest, BOUND_S)
-    return newest()
 
 
 def _kill_one(job: LocalJob, log: Path) -> int:
@@ -184,5 +171,5 @@ def _kill_one(job: LocalJob, log: Path) -> int:
     world = max(each.world for each in steps)
     victim = next(each.pid for each in steps if each.world == world and each.rank == 1)
     os.kill(victim, signal.SIGKILL)
-    _train_at(job, log, WORKERS + 1, after=world)
+    train_at(job, WORKERS + 1, world, BOUND_S)
     return victim

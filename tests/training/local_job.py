@@ -118,6 +118,19 @@ class LocalJob:
         return int(self.supervisors["base"].wait())
 
 
+def train_at(job: LocalJob, size: int, after: int = 0, bound_s: float = BOUND_S) -> int:
+    """Wait for a generation after `after` in which so many workers have taken steps; return it."""
+
+    def newest() -> int:
+        steps = [each for each in job.events("step") if each["world"]]
+        world = max((each["world"] for each in steps), default=0)
+        ranks = {each["rank"] for each in steps if each["world"] == world}
+        return int(world) if world > after and ranks == set(range(size)) else 0
+
+    job.wait_until(f"{size} workers", newest, bound_s)
+    return newest()
+
+
 @contextlib.contextmanager
 def local_job(
     folder: Path,

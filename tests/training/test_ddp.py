@@ -15,21 +15,10 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from local_job import LocalJob, local_job  # noqa: E402
+from local_job import LocalJob, local_job, train_at  # noqa: E402
 
 SCRIPT = HERE / "scripts" / "plain_ddp.py"
 SAMPLES = 4000
-
-
-def train_at(job: LocalJob, size: int) -> None:
-    """Wait until this many workers have taken steps together."""
-
-    def all_step() -> bool:
-        steps = [each for each in job.events("step") if each["world"]]
-        newest = max((each["world"] for each in steps), default=0)
-        return {each["rank"] for each in steps if each["world"] == newest} == set(range(size))
-
-    job.wait_until(f"{size} workers", all_step)
 
 
 def steps_that_count(job: LocalJob) -> list[dict[str, Any]]:

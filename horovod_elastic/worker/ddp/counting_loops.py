@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from horovod_elastic.worker.ddp.script_variables import is_of_script
+from horovod_elastic.worker.ddp.script_frames import is_of_script
 
 Taken = Mapping[tuple[FrameType, str], Any]
 """The values that variables have got, by frame and name."""

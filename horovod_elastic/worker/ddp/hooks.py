@@ -262,22 +262,22 @@ def _backend_asked(backend: str | None) -> str:
 def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        from horovod_elastic.worker.ddp import training_loop
+        from horovod_elastic.worker.ddp import script_frames, training_loop
 
         loop = training_loop.current()
         if loop.runs and loop.unit is None:  # else it calls UnitsGroup.new_group
-            loop.keep_size(f"dist.new_group() at {training_loop.caller()} makes a group of fixed ranks")
+            loop.keep_size(f"dist.new_group() at {script_frames.caller()} makes a group of fixed ranks")
         return original(*args, **kwargs)
 
     return new_group
 
 
 def _cannot_resize(ranks: Sequence[int]) -> None:
-    from horovod_elastic.worker.ddp import training_loop
+    from horovod_elastic.worker.ddp import script_frames, training_loop
 
     loop = training_loop.current()
     loop.keep_size(
-        f"dist.new_group() at {training_loop.caller()} makes a group of the ranks {list(ranks)}. With"
+        f"dist.new_group() at {script_frames.caller()} makes a group of the ranks {list(ranks)}. With"
         f" --elastic-unit={loop.unit and loop.unit.size}, a group is inside a unit, or has the same place of"
         " every unit"
     )

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from horovod_elastic import stateful
-from horovod_elastic.worker.ddp.training_loop import caller
+from horovod_elastic.worker.ddp.script_frames import caller
 from horovod_elastic.worker.ddp.unit_groups import AcrossUnits, UnitsGroup
 
 if TYPE_CHECKING:

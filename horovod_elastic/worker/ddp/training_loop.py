@@ -17,7 +17,6 @@ import enum
 import functools
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,11 +36,8 @@ from horovod_elastic.worker.ddp.handover import NOWHERE, Handover, Target
 from horovod_elastic.worker.ddp.iteration import Iteration
 from horovod_elastic.worker.ddp.loaders import Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
-from horovod_elastic.worker.ddp.script_variables import (
-    ScriptVariables,
-    is_of_script,
-    unknown_trainer,
-)
+from horovod_elastic.worker.ddp.script_frames import caller, unknown_trainer
+from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.state_route import Origin
 
 if TYPE_CHECKING:
@@ -579,14 +575,6 @@ class TrainingLoop:
         self._stage, self._stepped = Stage.TRAINING, False
         self.group.muted = False
         self._session.begins(commits)
-
-
-def caller() -> str:
-    """The place in the script from which PyTorch was called: "train.py:41"."""
-    for frame in reversed(traceback.extract_stack()):
-        if is_of_script(frame.filename):
-            return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-    return "?"
 
 
 @functools.cache

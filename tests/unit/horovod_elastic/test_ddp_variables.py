@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from horovod_elastic.worker.ddp import script_variables  # noqa: E402
+from horovod_elastic.worker.ddp import script_frames  # noqa: E402
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops  # noqa: E402
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables  # noqa: E402
 
@@ -157,10 +157,10 @@ def test_after_the_join_the_module_has_pythons_own_again() -> None:
 @contextlib.contextmanager
 def fresh_caches() -> Iterator[None]:
     """With answers that are computed anew, and forgotten: sys.path is another one."""
-    for each in (script_variables._not_the_scripts, script_variables.is_of_script):
+    for each in (script_frames._not_the_scripts, script_frames.is_of_script):
         each.cache_clear()
     yield
-    for each in (script_variables._not_the_scripts, script_variables.is_of_script):
+    for each in (script_frames._not_the_scripts, script_frames.is_of_script):
         each.cache_clear()
 
 
@@ -171,9 +171,9 @@ def test_packages_are_not_the_scripts_wherever_they_are_installed(
     monkeypatch.setattr(sys, "path", [str(tmp_path), "", str(tmp_path / "packages"), *sys.path])
     names = ("train.py", "packages/trainer/loop.py", "packages_of_mine/loop.py")
     with fresh_caches():
-        told = {name: script_variables.is_of_script(str(tmp_path / name)) for name in names}
+        told = {name: script_frames.is_of_script(str(tmp_path / name)) for name in names}
     assert told == {"train.py": True, "packages/trainer/loop.py": False, "packages_of_mine/loop.py": True}
-    assert not script_variables.is_of_script(torch.__file__)
+    assert not script_frames.is_of_script(torch.__file__)
 
 
 LIBRARY = """
@@ -196,10 +196,10 @@ def test_a_training_loop_in_an_unknown_package_is_recognised(
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with fresh_caches():
         trainer = importlib.import_module("some_trainer")
-        assert trainer.fit(script_variables.unknown_trainer) == "some_trainer"
-        assert trainer.fit_on(script_variables.unknown_trainer) == ["some_trainer"]
-        assert list(trainer.passed_on(script_variables.unknown_trainer)) == [""], "it passes batches on"
-        assert script_variables.unknown_trainer() == ""
+        assert trainer.fit(script_frames.unknown_trainer) == "some_trainer"
+        assert trainer.fit_on(script_frames.unknown_trainer) == ["some_trainer"]
+        assert list(trainer.passed_on(script_frames.unknown_trainer)) == [""], "it passes batches on"
+        assert script_frames.unknown_trainer() == ""
 
 
 def drawn(seed: int, steps: int, part: ScriptVariables, meet: Callable[[], None]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from horovod_elastic.worker.ddp import training_loop
+from horovod_elastic.worker.ddp import script_frames, training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.sources import Source
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
@@ -180,7 +180,7 @@ class _Shards:
         prepared = prepare(loader, *args, **kwargs)
         obstacle = self._obstacle(prepared)
         if obstacle:
-            self._loop.keep_size(f"{obstacle} (Accelerate's prepare at {training_loop.caller()})")
+            self._loop.keep_size(f"{obstacle} (Accelerate's prepare at {script_frames.caller()})")
             return prepared
         if prepared.synchronized_generator is None and getattr(sampler, "generator", None) is not None:
             # Accelerate leaves that out for one process. Others may come.

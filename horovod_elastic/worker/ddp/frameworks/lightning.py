@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from horovod_elastic.worker.ddp import training_loop
+from horovod_elastic.worker.ddp import script_frames, training_loop
 from horovod_elastic.worker.ddp.hooks import BASE, ELASTIC
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
@@ -88,7 +88,7 @@ def patch_loop(module: ModuleType) -> None:
 
 def _attach(fit_loop: Any, loop: TrainingLoop) -> None:
     if obstacle := _obstacle(fit_loop, loop):
-        loop.keep_size(f"{obstacle} (Lightning's fit() at {training_loop.caller()})")
+        loop.keep_size(f"{obstacle} (Lightning's fit() at {script_frames.caller()})")
         return
     loop.count_steps("Lightning's Trainer")
     reference = weakref.ref(fit_loop)
