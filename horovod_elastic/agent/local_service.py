@@ -66,7 +66,12 @@ class LocalService(rpc.AgentServiceServicer):
         metadata = dict(context.invocation_metadata())
         if not hmac.compare_digest(str(metadata.get(SECRET_KEY, "")), self._secret):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the secret that this agent gives its workers")
-        worker_id = first(request_iterator, context).hello.worker_id
+        hello = first(request_iterator, context).hello
+        worker_id = hello.worker_id
+        if hello.brief:
+            for message in request_iterator:
+                self._host.worker_said(worker_id, message)
+            return
         outbox: WorkerOutbox = queue.SimpleQueue()
         self._host.worker_attached(worker_id, outbox)
         yield from converse(

@@ -17,7 +17,7 @@ from horovod_elastic.worker import (
     plain_samplers,
     sigterm,
 )
-from horovod_elastic.worker.ddp import frameworks
+from horovod_elastic.worker.ddp import frameworks, own_workers
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -40,6 +40,7 @@ def install() -> None:
     sigterm.prepare()
     if "FLEXO_WORKER_ID" not in os.environ:
         return
+    own_workers.began_as_worker()
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})

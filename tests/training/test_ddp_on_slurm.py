@@ -55,15 +55,24 @@ def check_checkpoint(path: Path, lab: Lab, job_id: str) -> None:
     assert saved["state"]["scheduler"]["last_epoch"] == commits
 
 
-def test_what_keeps_it_at_its_size_is_named(submit: Submit, alone: Lab) -> None:
-    job = submit("keeps_its_size.py", elastic="1-4", launch=launch("keeps_its_size.py"))
+@pytest.mark.parametrize(
+    ("script", "arguments", "obstacle"),
+    [
+        ("keeps_its_size.py", [], "new_group"),
+        ("spawns.py", ["--by", "spawn", "--steps", "9999"], "starts its own workers"),
+    ],
+)
+def test_what_keeps_it_at_its_size_is_named(
+    submit: Submit, alone: Lab, script: str, arguments: list[str], obstacle: str
+) -> None:
+    job = submit(script, elastic="1-4", launch=launch(script, *arguments))
     job.wait_until("the line", lambda: "keeps its size" in job.output())
 
     def why() -> str:
         return str(alone.run(["flexo", "why", str(job.job_id)]).stdout)
 
-    job.wait_until("flexo why", lambda: "new_group" in why())
-    assert "keeps_its_size.py:" in why()
+    job.wait_until("flexo why", lambda: obstacle in why())
+    assert f"{script}:" in why()
     job.cancel()
 
 

@@ -79,6 +79,21 @@ def test_a_group_that_is_destroyed_can_be_made_again(tmp_path: Path, maximum: in
     assert [each["sums"] for each in run(tmp_path, "twice", maximum)] == [[3, 3], [3, 3]]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("launcher", ["spawn", "elastic_launch", "torchrun"])
+def test_a_script_that_starts_its_own_workers_keeps_its_size(
+    tmp_path: Path, launcher: str, workers: int
+) -> None:
+    """They are not flexo's, and do not take themselves for the process that has started them."""
+    script = HERE / "scripts" / "spawns.py"
+    with local_job(tmp_path / "job", script, "--by", launcher, workers=workers) as job:
+        assert job.wait() == 0, job.output()
+        found, output = job.events("done"), job.output()
+    assert sorted(each["rank"] for each in found) == sorted([0, 1] * workers)
+    assert {each["sum"] for each in found} == {3.0}
+    assert output.count("this job keeps its size: the script starts its own workers") == workers
+
+
 @pytest.mark.parametrize(("case", "code"), [("dies", 5), ("dies_early", 6)])
 def test_a_worker_that_dies_ends_the_job_with_its_exit_code(tmp_path: Path, case: str, code: int) -> None:
     with local_job(tmp_path / "job", SCRIPT, "--case", case, maximum=FIXED) as job:

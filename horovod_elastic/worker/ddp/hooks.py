@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from horovod_elastic import reproducible
 from horovod_elastic.trace import say
 from horovod_elastic.worker import departure, sigterm
+from horovod_elastic.worker.ddp import own_workers
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
@@ -122,7 +123,7 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        session = _session_for(world_size)
+        session = _session_for(rank, world_size)
         if session is None:
             return original(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
         sigterm.outlive()
@@ -140,9 +141,15 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
     return init_process_group
 
 
-def _session_for(world_size: int) -> Session | None:
+def _session_for(rank: int, world_size: int) -> Session | None:
     """The session of this worker, if the call makes the group of the job's workers; else None."""
-    if "FLEXO_WORKER_ID" not in os.environ and "horovod_elastic.worker.session" not in sys.modules:
+    if "FLEXO_WORKER_ID" in os.environ:  # this process has no session yet
+        if own_workers.is_one(rank, world_size):
+            from horovod_elastic.worker.ddp import script_frames
+
+            own_workers.say_so(rank, script_frames.caller())
+            return None
+    elif "horovod_elastic.worker.session" not in sys.modules:
         return None
     from horovod_elastic.worker import session as sessions
 
