@@ -30,6 +30,8 @@ class Script:
     keeps_size: str = ""
     """A part of the reason that flexo gives, if the script cannot be elastic."""
     arguments: str = ""
+    longer: str = ""
+    """More arguments, with which the script trains for hours; "" if it has none."""
     environment: tuple[str, ...] = ()
     """ "NAME=VALUE" """
 

@@ -40,16 +40,21 @@ class Finding:
     """Why it is not elastic; "" if it is."""
 
 
+def source_of(script: catalogue.Script, request: pytest.FixtureRequest) -> Path:
+    """The folder of the script's source. The test is skipped if there is none."""
+    home = request.config.getoption("--scripts")
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        return sources.source_of(script, home.resolve())
+    except sources.NotThere as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("script", catalogue.read(), ids=lambda script: script.name)
 def test_it_is_elastic(script: catalogue.Script, request: pytest.FixtureRequest) -> None:
     """It grows and shrinks three times and loses a worker, and its final loss is one of a fixed size's."""
-    home = request.config.getoption("--scripts")
-    home.mkdir(parents=True, exist_ok=True)
-    try:
-        source = sources.source_of(script, home.resolve())
-    except sources.NotThere as error:
-        pytest.skip(str(error))
+    source = source_of(script, request)
     material = BUILD / "material" / script.material
     folder = BUILD / "runs" / script.name
     fixed = [
@@ -69,3 +74,17 @@ def test_it_is_elastic(script: catalogue.Script, request: pytest.FixtureRequest)
     if samples:
         assert samples.missing <= samples.unlogged
         assert samples.repeated <= script.epochs * (runs.WORKERS + 1)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "script", [each for each in catalogue.read() if each.longer], ids=lambda script: script.name
+)
+def test_it_is_resized_many_times(script: catalogue.Script, request: pytest.FixtureRequest) -> None:
+    """It grows and shrinks on and on, and loses a worker now and then. It never stands still."""
+    source = source_of(script, request)
+    material = BUILD / "material" / script.material
+    place = runs.prepare(script, source, material, BUILD / "runs" / script.name / "many")
+    resizes = runs.many_resizes(script, place, request.config.getoption("--many"))
+    (BUILD / f"{script.name}.many.json").write_text(json.dumps({"resizes": resizes}))
+    assert resizes >= 2 * request.config.getoption("--many")

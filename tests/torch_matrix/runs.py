@@ -27,6 +27,9 @@ WORKERS = 2
 """Of a run at a fixed size, and of the elastic job's base."""
 PACE_S = 0.7
 """What each step of the elastic run takes longer, until all changes have happened."""
+MANY_PACE_S = 0.3
+"""The same, of a run with many resizes."""
+DEATH_EVERY = 20
 BOUND_S = 900.0
 
 
@@ -41,6 +44,10 @@ class Place:
     def command(self, script: Script) -> list[str]:
         """What is run in `work`, without a launcher."""
         return [sys.executable, str(self.source / script.path), *script.arguments.split()]
+
+    def longer_command(self, script: Script) -> list[str]:
+        """The same, which trains for hours."""
+        return [*self.command(script), *script.longer.split()]
 
     def variables(self, script: Script, seed: int) -> dict[str, str]:
         """The environment of the script, besides this process's own."""
@@ -126,7 +133,7 @@ def elastic(script: Script, place: Place, changes: int) -> ElasticRun:
     A script that keeps its size gets one satellite, says why it does not grow, and trains to its end.
     """
     (place.log / "pace").write_text(str(PACE_S))
-    with _job(script, place) as job:
+    with _job(script, place, place.command(script)) as job:
         train_at(job, WORKERS, bound_s=BOUND_S)
         killed = 0
         if script.keeps_size:
@@ -141,26 +148,42 @@ def elastic(script: Script, place: Place, changes: int) -> ElasticRun:
     return ElasticRun(steps, killed, len({each.world for each in steps}) - 1)
 
 
+def many_resizes(script: Script, place: Place, changes: int) -> int:
+    """Have the script train until it has grown and shrunk `changes` times; the number of resizes.
+
+    It loses a worker each `DEATH_EVERY` changes. Raises AssertionError if a change takes longer than BOUND_S.
+    """
+    (place.log / "pace").write_text(str(MANY_PACE_S))
+    with _job(script, place, place.longer_command(script)) as job:
+        train_at(job, WORKERS, bound_s=BOUND_S)
+        for first in range(0, changes, DEATH_EVERY):
+            _go_through(job, place.log, min(DEATH_EVERY, changes - first), first)
+    return len({each.world for each in steps_in(place.log)}) - 1
+
+
 @contextlib.contextmanager
-def _job(script: Script, place: Place) -> Iterator[LocalJob]:
+def _job(script: Script, place: Place, command: list[str]) -> Iterator[LocalJob]:
     folder = place.work.parent / "job"
     shutil.rmtree(folder)
     variables = place.variables(script, 0)
-    with job_of(folder, place.command(script), work=place.work, **variables) as job:
+    with job_of(folder, command, work=place.work, **variables) as job:
         shutil.rmtree(folder / "logs")
         (folder / "logs").symlink_to(place.log)
         yield job
 
 
-def _go_through(job: LocalJob, log: Path, changes: int) -> int:
-    """Grow and shrink `changes` times, and lose a worker half-way; its process id."""
+def _go_through(job: LocalJob, log: Path, changes: int, first: int = 0) -> int:
+    """Grow and shrink `changes` times, and lose a worker half-way; its process id.
+
+    `first`: the number of changes that this job has been through before.
+    """
     killed = 0
     for change in range(changes):
-        job.start(f"n{change}", 1)
+        job.start(f"n{first + change}", 1)
         train_at(job, WORKERS + 1, bound_s=BOUND_S)
         if change == changes // 2:
             killed = _kill_one(job, log)
-        job.send_away(f"n{change}")
+        job.send_away(f"n{first + change}")
         train_at(job, WORKERS, bound_s=BOUND_S)
     return killed
 

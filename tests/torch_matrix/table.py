@@ -16,12 +16,14 @@ HEAD = (
 
 
 def main() -> None:
-    """Print a row for each script that has been run."""
+    """Print a row for each script that has been run, and the number of resizes."""
     print(HEAD)
     for script in catalogue.read():
         path = FINDINGS / f"{script.name}.json"
         if path.exists():
             print(_row(script, json.loads(path.read_text())))
+    counts = [json.loads(path.read_text())["resizes"] for path in FINDINGS.glob("*.json")]
+    print(f"\n{sum(counts)} resizes in all.")
 
 
 def _row(script: Script, found: dict) -> str:  # type: ignore[type-arg]
