@@ -127,7 +127,8 @@ def _call(place: Place, call: ast.Call) -> Found:
     if place.source.full(call.func) in ("functools.partial", "partial"):
         uses += call.args[:1]
     for use in uses:
-        if (rule := _matches(place, use)) is not None:
+        rule = _matches(place, use)
+        if rule is not None and not (rule.rule == "new-group" and _is_of_all_ranks(place, call)):
             yield rule.rule, f"{_shown(use)}() {rule.what}"
     if isinstance(call.func, ast.Attribute) and call.func.attr == "register_comm_hook":
         state = call.args[0] if call.args else _option(call, "state")
@@ -137,6 +138,22 @@ def _call(place: Place, call: ast.Call) -> Found:
                 "register_comm_hook() with a state: flexo does not know the state, so a new worker would"
                 " not get it. A hook without a state may stay",
             )
+
+
+def _is_of_all_ranks(place: Place, call: ast.Call) -> bool:
+    """Whether this call of new_group makes a group of all workers, which is elastic."""
+    if place.source.full(call.func).rpartition(".")[2] != "new_group":
+        return False
+    ranks = call.args[0] if call.args else _option(call, "ranks")
+    while isinstance(ranks, ast.Call) and len(ranks.args) == 1 and not ranks.keywords:
+        if not isinstance(ranks.func, ast.Name) or ranks.func.id not in ("list", "range"):
+            break
+        ranks = ranks.args[0]
+    return (
+        ranks is None
+        or (isinstance(ranks, ast.Constant) and ranks.value is None)
+        or place.ranks.is_size(ranks)
+    )
 
 
 def _options(place: Place, call: ast.Call) -> Found:

@@ -301,6 +301,10 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         given = [opts] if opts is not None else list(options)
         return self._carry("barrier", [], _keep_own, *given)
 
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """See dist.monitored_barrier; who is missing, flexo finds out itself."""
+        self.barrier().wait()
+
     # --- how --------------------------------------------------------------------------------------------
 
     def _own_of(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]]) -> Callable[[], None]:

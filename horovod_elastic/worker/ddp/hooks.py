@@ -168,12 +168,12 @@ def _take_place(session: Session) -> TorchFrontEnd:
     from horovod_elastic.core.c10d.torch_core import TorchCore
     from horovod_elastic.worker.ddp import rates, training_loop, units
     from horovod_elastic.worker.ddp.deal import BatchRule
-    from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.ddp.default_group import DefaultGroup
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
     from horovod_elastic.worker.ddp.unit_groups import UnitsGroup
 
     unit = units.meet() if os.environ.get(ELASTIC) == "1" else None
-    group = ElasticGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
+    group = DefaultGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
     front = TorchFrontEnd(group)
     unit_size = 1 if unit is None else unit.size
     session.core = TorchCore(front, functools.partial(units.sets_across, size=unit_size))
@@ -268,13 +268,19 @@ def _backend_asked(backend: str | None) -> str:
 
 def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
+    def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> Any:
         from horovod_elastic.worker.ddp import script_frames, training_loop
 
         loop = training_loop.current()
-        if loop.runs and loop.unit is None:  # else it calls UnitsGroup.new_group
-            loop.keep_size(f"dist.new_group() at {script_frames.caller()} makes a group of fixed ranks")
-        return original(*args, **kwargs)
+        if not loop.runs or loop.unit is not None:  # with units, torch calls UnitsGroup's function
+            return original(ranks, *args, **kwargs)
+        assert _default.front is not None
+        group = _default.front.group
+        if loop.is_resizable and (ranks is None or sorted(ranks) == list(range(group.size()))):
+            with group.makes_whole_groups():
+                return original(ranks, *args, **kwargs)
+        loop.keep_size(f"dist.new_group() at {script_frames.caller()} makes a group of fixed ranks")
+        return original(ranks, *args, **kwargs)
 
     return new_group
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -137,8 +138,10 @@ def mixed_precision(options, log):
 
 
 def two_models(options, log):
-    """Two models and two optimizers that take turns."""
-    generator, critic = DistributedDataParallel(nn.Linear(4, 16)), DistributedDataParallel(nn.Linear(16, 1))
+    """Two models and two optimizers that take turns; one model has a group of its own."""
+    everybody = dist.new_group(list(range(dist.get_world_size())))
+    generator = DistributedDataParallel(nn.Linear(4, 16))
+    critic = DistributedDataParallel(nn.Linear(16, 1), process_group=everybody)
     of_generator = torch.optim.Adam(generator.parameters())
     of_critic = torch.optim.Adam(critic.parameters())
     judge = nn.BCEWithLogitsLoss()
@@ -165,6 +168,10 @@ def two_models(options, log):
 
 def validation_first(options, log):
     """Validates with collectives before training and at every tenth step; keeps two averages of the model."""
+    first = dist.new_group(timeout=timedelta(days=1))
+    first.monitored_barrier()
+    dist.destroy_process_group(first)
+    for_metrics = dist.new_group(backend="gloo")
     model = DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average, averaged = Average(model.module), torch.optim.swa_utils.AveragedModel(model)
@@ -179,7 +186,8 @@ def validation_first(options, log):
             for inputs, targets, _ in check:
                 hits = float((model(inputs).argmax(1) == targets).sum())
                 right += torch.tensor([hits, float(len(targets))])
-        dist.all_reduce(right)
+        dist.all_reduce(right, group=for_metrics)
+        dist.broadcast(right, dist.get_world_size() - 1, group=for_metrics)
         model.train()
         dist.barrier()
         return float(right[0] / right[1])

@@ -66,8 +66,8 @@ def test_an_ordinary_training_is_elastic(tmp_path: Path) -> None:
     ("setup", "rule"),
     [
         ("group = dist.new_group([0, 1])", "new-group"),
-        ("from torch.distributed import new_group as make\ngroup = make(range(world))", "new-group"),
-        ("from torch.distributed import *\ngroup = new_group()", "new-group"),
+        ("from torch.distributed import new_group as make\ngroup = make(range(4))", "new-group"),
+        ("from torch.distributed import *\ngroup = new_subgroups()", "new-group"),
         ("groups = torch.distributed.new_subgroups(4)", "new-group"),
         (
             "from torch.distributed.device_mesh import init_device_mesh as mesh\nmesh('cuda', (2,))",
@@ -155,6 +155,9 @@ def test_samples_that_a_script_deals_out_itself_are_named(tmp_path: Path, setup:
         "def nobody_calls_this():\n    dist.new_group([0])",
         "try:\n    dist.init_process_group('nccl')\nexcept OSError:\n    dist.init_process_group()",
         "graph = torch.cuda.memory_summary()",
+        "group = dist.new_group(backend='gloo')",
+        "group = dist.new_group(list(range(dist.get_world_size())))",
+        "group = dist.new_group(ranks=range(world))",
     ],
 )
 def test_what_only_looks_like_it_is_left_alone(tmp_path: Path, setup: str) -> None:
@@ -278,7 +281,7 @@ def test_a_script_inside_a_package_finds_its_packages_modules(tmp_path: Path) ->
     folder = tmp_path / "pkg"
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / "model.py").write_text("import torch.distributed as dist\ngroup = dist.new_group()\n")
+    (folder / "model.py").write_text("import torch.distributed as dist\ngroup = dist.new_group([0])\n")
     for statement in ("from .model import group", "import pkg.model", "from pkg import model"):
         (folder / "train.py").write_text(f"{statement}\n{LOOP.format(setup='', body='pass')}")
         assert the_one(check(folder / "train.py")).rule == "new-group", statement
