@@ -24,7 +24,9 @@ class Script:
     """ "OWNER/NAME" on GitHub."""
     commit: str = ""
     data: str = ""
-    """Where in the source the script looks for its data; "" if that is the folder in which it runs."""
+    """Where in the source the script looks for its data; "" if nowhere there."""
+    data_here: str = ""
+    """Where it looks for them from the folder in which it runs: "../data"."""
     epochs: int = 0
     """How often each sample is used; 0 if samples cannot be recognised in what the model is given."""
     keeps_size: str = ""

@@ -73,15 +73,14 @@ def prepare(script: Script, source: Path, material: Path, folder: Path) -> Place
         command = [sys.executable, str(HERE / "material.py"), script.material, str(material)]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PACKAGES)}, check=True)
     work = folder / "work"
+    shutil.copytree(material, Path(os.path.normpath(work / script.data_here)))
+    work.mkdir(exist_ok=True)
     if script.data:
-        work.mkdir()
         wanted = Path(os.path.normpath(source / script.data))
         wanted.mkdir(parents=True, exist_ok=True)
         for each in material.iterdir():
             if not (wanted / each.name).exists():
                 (wanted / each.name).symlink_to(each.absolute())
-    else:
-        shutil.copytree(material, work)
     log = folder / "logs"
     log.mkdir()
     return Place(source, work, log)
