@@ -7,6 +7,7 @@ of the scripts. Token 0 fills sequences up in all of them (observer/sitecustomiz
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -40,12 +41,12 @@ def digits(folder: Path) -> None:
         torch.save((torch.tensor(images), torch.tensor(labels.astype(np.int64))), processed / f"{file}.pt")
 
 
-def sentence_pairs(folder: Path) -> None:
+def sentence_pairs(folder: Path, training: int = 1600) -> None:
     """MRPC, as accelerate's examples load it: whether two sentences say the same. With a small BERT."""
     source, rows = random.Random(0), {}
     home = folder / "nyu-mll" / "glue"
     home.mkdir(parents=True)
-    for split, count in (("train", 1600), ("validation", 256), ("test", 256)):
+    for split, count in (("train", training), ("validation", 256), ("test", 256)):
         rows[split] = [{**_pair(source), "idx": number} for number in range(count)]
         (home / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[split]))
     files = "".join(
@@ -178,6 +179,7 @@ def images(folder: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "digits": digits,
     "sentence_pairs": sentence_pairs,
+    "many_sentence_pairs": functools.partial(sentence_pairs, training=16_000),
     "language": language,
     "images": images,
 }
