@@ -17,6 +17,8 @@ _PATCHES = {
     # Lightning comes as one package, and as two with the same modules.
     "lightning.fabric.plugins.environments.torchelastic": ("lightning", "patch_environment"),
     "lightning_fabric.plugins.environments.torchelastic": ("lightning", "patch_environment"),
+    "lightning.fabric.strategies.ddp": ("lightning", "patch_strategy"),
+    "lightning_fabric.strategies.ddp": ("lightning", "patch_strategy"),
     "lightning.pytorch.strategies.ddp": ("lightning", "patch_strategy"),
     "pytorch_lightning.strategies.ddp": ("lightning", "patch_strategy"),
     "lightning.pytorch.trainer.call": ("lightning", "patch_calls"),
