@@ -35,11 +35,17 @@ def main():
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--iterable", action="store_true")
+    parser.add_argument("--report", default="none")
     options = parser.parse_args()
 
     accelerator = Accelerator(
-        cpu=not torch.cuda.is_available(), gradient_accumulation_steps=options.accumulate
+        cpu=not torch.cuda.is_available(),
+        gradient_accumulation_steps=options.accumulate,
+        log_with=None if options.report == "none" else options.report.split(","),
+        project_dir=f"{options.log_dir}/board",
     )
+    if options.report != "none" and accelerator.is_main_process:
+        accelerator.init_trackers("points")
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = Points(options.samples)
@@ -73,6 +79,7 @@ def main():
                 digest = float(sum(each.detach().double().abs().sum() for each in model.parameters()))
                 taken = int(optimizer.state_dict()["state"].get(0, {"step": 0})["step"])
                 rate = scheduler.get_last_lr()[0]
+                accelerator.log({"loss": loss.item()}, step=taken)
                 tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=waiting)
                 waiting = []
                 time.sleep(0 if Path(options.log_dir, "stop").exists() else options.sleep)

@@ -8,6 +8,7 @@ tells which is the last. So no batch is loaded ahead of a resize.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from horovod_elastic.worker.ddp import script_frames, training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
+from horovod_elastic.worker.ddp.frameworks.accelerate_trackers import Trackers
 from horovod_elastic.worker.ddp.sources import Source
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
@@ -30,7 +32,8 @@ def patch_state(module: ModuleType) -> None:
     """Hook accelerate.state: what Accelerate believes about the processes.
 
     A newcomer is told the number of the base until it joins. Founders have begun with it, too, so that a
-    script computes the same totals on all workers.
+    script computes the same totals on all workers. It is not the main process then, so that it begins no
+    trackers.
     """
     loop = training_loop.current()
     partial = module.PartialState
@@ -41,6 +44,7 @@ def patch_state(module: ModuleType) -> None:
         made(self, *args, **kwargs)
         if fresh and loop.is_new:
             partial._shared_state["num_processes"] = loop.base
+            partial._shared_state["process_index"] = max(1, loop.group.rank())
 
     def arrived(_: bool) -> None:
         for kind in (partial, module.AcceleratorState):
@@ -100,8 +104,16 @@ def patch_accelerator(module: ModuleType) -> None:
             accelerator = weakref.ref(self)
             loop.captured.part(lambda: _Accumulation(accelerator))
             loop.on_arrival(lambda lost: _begin_step(accelerator) if lost else None)
+            loop.follows_rank()
+            _trackers().attach(accelerator)
 
     kind.__init__ = init
+    _trackers().patch(kind)
+
+
+@functools.cache
+def _trackers() -> Trackers:
+    return Trackers(training_loop.current())
 
 
 def _begin_step(reference: weakref.ref[Any]) -> None:
@@ -238,6 +250,7 @@ class _Shards:
         """The batches of an epoch, as DataLoaderShard yields them."""
         if shard.rng_types is not None:
             self._module.synchronize_rng_states(shard.rng_types, shard.synchronized_generator)
+            _trackers().tell()
         shard.begin()
         shard.set_epoch(shard.iteration)
         batches = iter(shard.base_dataloader)
