@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
+from horovod_elastic.declared import Declared
 from horovod_elastic.worker.ddp import script_frames, training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.frameworks.accelerate_trackers import Trackers
@@ -89,11 +90,11 @@ def _as_many(processes: int, shared: tuple[dict[str, Any], ...]) -> Iterator[Non
             each["num_processes"] = number
 
 
-# --- gradient accumulation ------------------------------------------------------------------------------
+# --- what an Accelerator knows --------------------------------------------------------------------------
 
 
 def patch_accelerator(module: ModuleType) -> None:
-    """Hook accelerate.accelerator: newcomers take over how many batches have been accumulated."""
+    """Hook accelerate.accelerator: newcomers take over its counters, and what the script has registered."""
     loop = training_loop.current()
     kind = module.Accelerator
     made = kind.__init__
@@ -102,12 +103,21 @@ def patch_accelerator(module: ModuleType) -> None:
         made(self, *args, **kwargs)
         if loop.is_resizable:
             accelerator = weakref.ref(self)
-            loop.captured.part(lambda: _Accumulation(accelerator))
+            loop.captured.part(lambda: _Counters(accelerator))
+            loop.captured.declared.also(lambda: _registered(accelerator))
             loop.on_arrival(lambda lost: _begin_step(accelerator) if lost else None)
             loop.follows_rank()
             _trackers().attach(accelerator)
 
-    kind.__init__ = init
+    save = kind.save_state
+
+    @functools.wraps(save)
+    def save_state(self: Any, output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        if loop.is_resizable and loop.is_muted:
+            return output_dir  # its steps do not count, and a newcomer's place is not its own yet
+        return save(self, output_dir, *args, **kwargs)
+
+    kind.__init__, kind.save_state = init, save_state
     _trackers().patch(kind)
 
 
@@ -122,18 +132,29 @@ def _begin_step(reference: weakref.ref[Any]) -> None:
         accelerator.step -= accelerator.step % max(1, accelerator.gradient_accumulation_steps)
 
 
-class _Accumulation(StatePart):
-    """How many batches an Accelerator has accumulated, as a part of the state."""
+class _Counters(StatePart):
+    """How many batches an Accelerator has accumulated, and how many checkpoints it has written."""
 
     def __init__(self, accelerator: weakref.ref[Any]) -> None:
         self._accelerator = accelerator
 
     def own(self) -> Any:
-        return getattr(self._accelerator(), "step", 0)
+        accelerator = self._accelerator()
+        return None if accelerator is None else (accelerator.step, accelerator.save_iteration)
 
     def take_over(self, theirs: Any) -> None:
-        if (accelerator := self._accelerator()) is not None:
-            accelerator.step = theirs
+        accelerator = self._accelerator()
+        if accelerator is not None and theirs is not None:
+            accelerator.step, accelerator.project_configuration.iteration = theirs
+
+
+def _registered(reference: weakref.ref[Any]) -> list[Declared]:
+    """What the script has registered by register_for_checkpointing."""
+    objects = getattr(reference(), "_custom_objects", ())
+    return [
+        Declared(f"register_for_checkpointing {number}", each.state_dict, each.load_state_dict, each)
+        for number, each in enumerate(objects)
+    ]
 
 
 # --- loaders --------------------------------------------------------------------------------------------
