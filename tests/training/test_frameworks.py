@@ -68,12 +68,15 @@ def check(job: LocalJob, victim: int = 0) -> None:
     for each in steps:
         alike[each["taken"]].add((each["digest"], each["rate"], each["epoch"], each.get("global_step")))
     assert [taken for taken, states in alike.items() if len(states) > 1] == []
+    assert all(each["counted"] == each["taken"] for each in steps if "counted" in each)
     assert len({(each["steps"], each["total"]) for each in job.events("began")}) == 1
     ends = job.events("end")
     assert len(ends) >= 2
     if "global_step" in ends[0]:
         assert {each["global_step"] for each in ends} == {STEPS * EPOCHS}
         assert len({(each["best"], each["logged"]) for each in ends}) == 1
+    assert len({each.get("saved") for each in ends}) == 1
+    assert ends[0].get("saved", 9) >= STEPS * EPOCHS // 5 - 2  # in a step without effect, none is written
     last = [each for each in job.events("epoch") if each["epoch"] == EPOCHS - 1]
     assert {each["rank"] for each in last} == {each["rank"] for each in ends}
     assert last[0]["accuracy"] > 0.9

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
 from generations import world
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +27,19 @@ class Points(Dataset):
         return self.inputs[number], self.targets[number], number
 
 
+class Counter:
+    """Belongs to checkpoints, as a script's average of the model does."""
+
+    def __init__(self):
+        self.updates = 0
+
+    def state_dict(self):
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.updates = state["updates"]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
@@ -42,7 +56,7 @@ def main():
         cpu=not torch.cuda.is_available(),
         gradient_accumulation_steps=options.accumulate,
         log_with=None if options.report == "none" else options.report.split(","),
-        project_dir=f"{options.log_dir}/board",
+        project_config=ProjectConfiguration(f"{options.log_dir}/board", automatic_checkpoint_naming=True),
     )
     if options.report != "none" and accelerator.is_main_process:
         accelerator.init_trackers("points")
@@ -56,6 +70,8 @@ def main():
     total = updates * accelerator.num_processes
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.1, 1 - step / total))
     model, optimizer, train, check, scheduler = accelerator.prepare(model, optimizer, train, check, scheduler)
+    counter = Counter()
+    accelerator.register_for_checkpointing(counter)
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
     def tell(event, **facts):
@@ -80,7 +96,11 @@ def main():
                 taken = int(optimizer.state_dict()["state"].get(0, {"step": 0})["step"])
                 rate = scheduler.get_last_lr()[0]
                 accelerator.log({"loss": loss.item()}, step=taken)
-                tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=waiting)
+                counter.updates += 1
+                about = {"epoch": epoch, "taken": taken, "counted": counter.updates}
+                tell("step", digest=digest, rate=rate, numbers=waiting, **about)
+                if counter.updates % 5 == 0:
+                    accelerator.save_state()
                 waiting = []
                 time.sleep(0 if Path(options.log_dir, "stop").exists() else options.sleep)
         model.eval()
@@ -96,7 +116,7 @@ def main():
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         torch.save(accelerator.unwrap_model(model).state_dict(), f"{options.log_dir}/model.pt")
-    tell("end")
+    tell("end", saved=accelerator.save_iteration)
     accelerator.end_training()
 
 
