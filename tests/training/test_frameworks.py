@@ -76,7 +76,8 @@ def check(job: LocalJob, victim: int = 0) -> None:
         assert {each["global_step"] for each in ends} == {STEPS * EPOCHS}
         assert len({(each["best"], each["logged"]) for each in ends}) == 1
     assert len({each.get("saved") for each in ends}) == 1
-    assert ends[0].get("saved", 9) >= STEPS * EPOCHS // 5 - 2  # in a step without effect, none is written
+    if "saved" in ends[0]:  # in a step without effect, none is written
+        assert ends[0]["saved"] >= STEPS * EPOCHS // 5 - 2
     last = [each for each in job.events("epoch") if each["epoch"] == EPOCHS - 1]
     assert {each["rank"] for each in last} == {each["rank"] for each in ends}
     assert last[0]["accuracy"] > 0.9

@@ -154,9 +154,9 @@ def _continue_runs(loggers: list[Any], runs: list[str | int | None]) -> None:
     """Have loggers go on with these runs once this worker is rank 0."""
     for logger, run in zip(loggers, runs, strict=True):
         if run is not None and _is_wandb(logger):
-            logger._id = logger._wandb_init["id"] = run
+            logger._wandb_init["id"] = vars(logger)["_id"] = run
         elif run is not None:
-            logger._version = run
+            vars(logger)["_version"] = run
 
 
 def _is_wandb(logger: Any) -> bool:
