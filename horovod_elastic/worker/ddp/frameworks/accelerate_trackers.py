@@ -48,9 +48,10 @@ class Trackers(StatePart):
             accelerator: Any, project_name: str, config: Any = None, init_kwargs: Any = None
         ) -> None:
             if not self._loop.is_new:
-                self._init(accelerator, project_name, config, init_kwargs)
+                options = init_kwargs or {}
+                self._init(accelerator, project_name, config, options)
                 self._accelerator = weakref.ref(accelerator)
-                self._begun = _Begun(project_name, init_kwargs, trackers.wandb_run())
+                self._begun = _Begun(project_name, options, trackers.wandb_run())
 
         @functools.wraps(log)
         def log_unless_muted(accelerator: Any, *args: Any, **kwargs: Any) -> None:
