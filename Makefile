@@ -16,11 +16,14 @@ ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages yarn
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
+# Accelerate, HF's Trainer and Lightning, with trackers: the newest releases, and those of a year ago.
+ON_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/torch-matrix:$$PWD/.venv/wandb"
+ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.venv/wandb"
 # PyTorch of the minor release before the one that set-up installs.
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +99,11 @@ test-torch: ## PyTorch's private calls, and DDP scripts that grow, on the two ne
 	$(BIN)/pytest tests/unit/horovod_elastic/test_torchs_own.py
 	$(ON_PREVIOUS_TORCH) $(BIN)/pytest tests/unit/horovod_elastic/test_torchs_own.py
 	$(ON_PREVIOUS_TORCH) $(BIN)/pytest tests/training/test_ddp.py -k grows_and_shrinks
+
+test-frameworks: ## Accelerate, HF's Trainer and Lightning that grow, shrink and lose workers: the newest releases and those of a year ago (15 minutes)
+	@./setup.sh frameworks
+	$(ON_FRAMEWORKS) $(BIN)/pytest tests/training/test_frameworks.py $(ARGS)
+	$(ON_PREVIOUS_FRAMEWORKS) $(BIN)/pytest tests/training/test_frameworks.py $(ARGS)
 
 # A target whose ARGS name Horovod's own core needs its library, too.
 for_horovod = $(if $(findstring horovod,$(ARGS)),$(1),$(2))

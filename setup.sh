@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -19,6 +19,8 @@ readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
 readonly TORCH_MATRIX=$VENV/torch-matrix # what the scripts of make test-torch-matrix import
+readonly PREVIOUS_FRAMEWORKS=$VENV/previous-frameworks # Accelerate and others of a year ago, for make test-frameworks
+readonly WANDB=$VENV/wandb # wandb, likewise
 readonly PREVIOUS_TORCH=$VENV/previous-torch # PyTorch of the minor release before, for make test-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
@@ -410,6 +412,10 @@ print(*extras["bench-torch"], sep="\n")'
 
 packages_of_torch_matrix() { cat tests/torch_matrix/requirements.txt; }
 
+previous_frameworks() { cat tests/training/previous_frameworks.txt; }
+
+packages_of_wandb() { cat tests/training/wandb.txt; }
+
 # PyTorch of the minor release before: such as torch==2.12.* for 2.13.0. The newest of these is taken.
 previous_torch() { version_of torch | awk -F '[.+]' '{ printf "torch==%d.%d.*\n", $1, $2 - 1 }'; }
 
@@ -439,6 +445,12 @@ beside() {
 step_torchft() { beside torchft "$TORCHFT" packages_of_torchft torchft bench-torch; }
 
 step_torch-matrix() { beside torch-matrix "$TORCH_MATRIX" packages_of_torch_matrix trl test-torch-matrix; }
+
+step_previous-frameworks() {
+  beside previous-frameworks "$PREVIOUS_FRAMEWORKS" previous_frameworks tokenizers test-frameworks
+}
+
+step_wandb() { beside wandb "$WANDB" packages_of_wandb wandb test-frameworks; }
 
 step_previous-torch() { beside previous-torch "$PREVIOUS_TORCH" previous_torch torch test-torch; }
 
@@ -530,8 +542,9 @@ plan_for() {
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
     torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
+    frameworks) steps='python torch protos horovod torch-matrix previous-frameworks wandb' needs=$steps ;;
     previous-torch) steps='python torch protos horovod previous-torch' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

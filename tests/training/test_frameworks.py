@@ -68,12 +68,16 @@ def check(job: LocalJob, victim: int = 0) -> None:
     for each in steps:
         alike[each["taken"]].add((each["digest"], each["rate"], each["epoch"], each.get("global_step")))
     assert [taken for taken, states in alike.items() if len(states) > 1] == []
+    assert all(each["counted"] == each["taken"] for each in steps if "counted" in each)
     assert len({(each["steps"], each["total"]) for each in job.events("began")}) == 1
     ends = job.events("end")
     assert len(ends) >= 2
     if "global_step" in ends[0]:
         assert {each["global_step"] for each in ends} == {STEPS * EPOCHS}
         assert len({(each["best"], each["logged"]) for each in ends}) == 1
+    assert len({each.get("saved") for each in ends}) == 1
+    if "saved" in ends[0]:  # in a step without effect, none is written
+        assert ends[0]["saved"] >= STEPS * EPOCHS // 5 - 2
     last = [each for each in job.events("epoch") if each["epoch"] == EPOCHS - 1]
     assert {each["rank"] for each in last} == {each["rank"] for each in ends}
     assert last[0]["accuracy"] > 0.9
@@ -108,8 +112,13 @@ def test_a_loop_of_a_framework_grows_and_shrinks(tmp_path: Path, script: str) ->
 @pytest.mark.parametrize("script", [ACCELERATE, TRAINER, LIGHTNING])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_loop_of_a_framework_outlives_a_worker(tmp_path: Path, script: str, victim: int) -> None:
-    """The others go on from the last step, and another worker comes in the place of the one that died."""
-    with train(tmp_path / "job", script) as job:
+    """The others go on from the last step, and another worker comes in the place of the one that died.
+
+    Each tracker has one run. If rank 0 has died, its successor, which stays rank 0, goes on with the run.
+    """
+    trackers = [each for each in ("tensorboard", "wandb") if importlib.util.find_spec(each)]
+    offline = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    with train(tmp_path / "job", script, "--report", ",".join(trackers) or "none", **offline) as job:
         job.start("n1", 1)
         train_at(job, 3)
         pids = {each["rank"]: each["pid"] for each in job.events("step") if each["size"] == 3}
@@ -122,6 +131,32 @@ def test_a_loop_of_a_framework_outlives_a_worker(tmp_path: Path, script: str, vi
         train_at(job, 3)
         finish(job)
         check(job, pids[victim])
+        first = [each["pid"] for each in steps_that_count(job) if each["rank"] == 0]
+        assert set(first) == {pids[0], pids[1 - victim]}
+        if "tensorboard" in trackers:
+            check_tensorboard(job.folder / "logs", len(set(first)))
+        if "wandb" in trackers:
+            runs = [each.name.partition("-run-")[2] for each in tmp_path.glob("wandb/offline-run-*")]
+            assert len(runs) == len(set(first))
+            assert len({each.partition("-")[2] for each in runs}) == 1
+
+
+def check_tensorboard(logs: Path, writers: int) -> None:
+    """One folder has the losses that each writer, the rank 0 of its time, has logged; none is there twice."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    steps: dict[Path, list[list[int]]] = defaultdict(list)
+    for file in sorted(logs.rglob("events.out.tfevents.*")):
+        read = EventAccumulator(str(file), {"scalars": 0})
+        read.Reload()
+        tag = next((each for each in read.Tags()["scalars"] if "loss" in each and "eval" not in each), None)
+        if tag is not None:
+            steps[file.parent].append([each.step for each in read.Scalars(tag)])
+    assert len(steps) == 1
+    (by_writer,) = steps.values()
+    assert len(by_writer) == writers
+    together = [step for each in by_writer for step in each]
+    assert together == sorted(set(together))
 
 
 @needs("accelerate")

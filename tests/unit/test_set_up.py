@@ -137,6 +137,10 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
                 "pytest tests/training/test_ddp.py -k grows_and_shrinks",
             ],
         ),
+        (
+            "test-frameworks",
+            ["setup.sh frameworks", *["pytest tests/training/test_frameworks.py"] * 2],
+        ),
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (
             "lint",

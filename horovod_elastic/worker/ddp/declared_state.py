@@ -1,4 +1,6 @@
-"""The state that a script has declared by flexo.elastic(...), handed over with what flexo captures itself.
+"""The state that a script has declared, handed over with what flexo captures itself.
+
+A script declares it by flexo.elastic(...), or to its framework, as objects that belong into checkpoints.
 
 An object that is captured anyway, such as an optimizer, is not handed over twice.
 """
@@ -6,7 +8,7 @@ An object that is captured anyway, such as an optimizer, is not handed over twic
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,20 +29,26 @@ class DeclaredState:
 
     def __init__(self, captured: Callable[[], Iterable[Any]]) -> None:
         self._captured = captured
+        self._to_frameworks: list[Callable[[], Sequence[Declared]]] = []
+
+    def also(self, units: Callable[[], Sequence[Declared]]) -> None:
+        """Hand over what `units` returns, too: what the script has declared to a framework."""
+        self._to_frameworks.append(units)
 
     def names(self) -> list[str]:
         """What must be the same on all workers: the names of all units."""
-        return [unit.name for unit in declared.declared()]
+        return [unit.name for unit in self._all()]
 
     def values(self) -> list[Any]:
         """The objects that hold declared state."""
-        return [unit.value for unit in declared.declared() if unit.value is not None]
+        return [unit.value for unit in self._all() if unit.value is not None]
 
     def read_by(self, loader: Any) -> list[Any]:
         """The declared objects that a DataLoader takes its batches from."""
         stream = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader
         sources = stream, loader.sampler, loader.batch_sampler
-        return [value for value in self.values() if any(value is each for each in sources)]
+        values = [unit.value for unit in declared.declared() if unit.value is not None]
+        return [value for value in values if any(value is each for each in sources)]
 
     def models(self) -> list[torch.nn.Module]:
         """The declared models that no other part hands over."""
@@ -87,7 +95,14 @@ class DeclaredState:
     def _units(self) -> Iterator[Declared]:
         """The units whose state no other part hands over."""
         captured = {id(each) for each in self._captured()}
-        return (unit for unit in declared.declared() if id(unit.value) not in captured)
+        return (unit for unit in self._all() if id(unit.value) not in captured)
+
+    def _all(self) -> list[Declared]:
+        """All units; none of an object that is declared twice."""
+        units = list(declared.declared())
+        known = {id(unit.value) for unit in units}
+        told = (unit for of_framework in self._to_frameworks for unit in of_framework())
+        return [*units, *(unit for unit in told if id(unit.value) not in known)]
 
 
 class _Unit(StatePart):

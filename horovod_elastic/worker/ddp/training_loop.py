@@ -217,6 +217,14 @@ class TrainingLoop:
             say(f"the global batch stays that of the base: {what} counts the steps of an epoch in advance")
         self.rule, self.counts_steps, self._placeholder = BatchRule.KEEP, True, placeholder
 
+    def follows_rank(self) -> None:
+        """Note that the script asks for its rank whenever it matters, as frameworks do.
+
+        So if rank 0 is lost, the next founder becomes rank 0. Else, a newcomer is told rank 0 from its start.
+        """
+        if self._stage is Stage.BEGINNING:
+            self._session.told_first = True
+
     def hook_registered(self, state: Any) -> None:
         """Note that DistributedDataParallel gets a communication hook with this state, or None."""
         if state is not None and not isinstance(state, dist.ProcessGroup):

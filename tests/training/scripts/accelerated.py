@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
 from generations import world
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +27,19 @@ class Points(Dataset):
         return self.inputs[number], self.targets[number], number
 
 
+class Counter:
+    """Belongs to checkpoints, as a script's average of the model does."""
+
+    def __init__(self):
+        self.updates = 0
+
+    def state_dict(self):
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.updates = state["updates"]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
@@ -35,11 +49,17 @@ def main():
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--iterable", action="store_true")
+    parser.add_argument("--report", default="none")
     options = parser.parse_args()
 
     accelerator = Accelerator(
-        cpu=not torch.cuda.is_available(), gradient_accumulation_steps=options.accumulate
+        cpu=not torch.cuda.is_available(),
+        gradient_accumulation_steps=options.accumulate,
+        log_with=None if options.report == "none" else options.report.split(","),
+        project_config=ProjectConfiguration(f"{options.log_dir}/board", automatic_checkpoint_naming=True),
     )
+    if options.report != "none" and accelerator.is_main_process:
+        accelerator.init_trackers("points")
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = Points(options.samples)
@@ -50,6 +70,8 @@ def main():
     total = updates * accelerator.num_processes
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.1, 1 - step / total))
     model, optimizer, train, check, scheduler = accelerator.prepare(model, optimizer, train, check, scheduler)
+    counter = Counter()
+    accelerator.register_for_checkpointing(counter)
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
     def tell(event, **facts):
@@ -73,7 +95,12 @@ def main():
                 digest = float(sum(each.detach().double().abs().sum() for each in model.parameters()))
                 taken = int(optimizer.state_dict()["state"].get(0, {"step": 0})["step"])
                 rate = scheduler.get_last_lr()[0]
-                tell("step", epoch=epoch, taken=taken, digest=digest, rate=rate, numbers=waiting)
+                accelerator.log({"loss": loss.item()}, step=taken)
+                counter.updates += 1
+                about = {"epoch": epoch, "taken": taken, "counted": counter.updates}
+                tell("step", digest=digest, rate=rate, numbers=waiting, **about)
+                if counter.updates % 5 == 0:
+                    accelerator.save_state()
                 waiting = []
                 time.sleep(0 if Path(options.log_dir, "stop").exists() else options.sleep)
         model.eval()
@@ -89,7 +116,7 @@ def main():
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         torch.save(accelerator.unwrap_model(model).state_dict(), f"{options.log_dir}/model.pt")
-    tell("end")
+    tell("end", saved=accelerator.save_iteration)
     accelerator.end_training()
 
 

@@ -96,7 +96,6 @@ def main():
     parser.add_argument("--report", default="none")
     options = parser.parse_args()
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
-    os.environ["TENSORBOARD_LOGGING_DIR"] = f"{options.log_dir}/board"
 
     arguments = TrainingArguments(
         output_dir=f"{options.log_dir}/out",
@@ -108,12 +107,12 @@ def main():
         learning_rate=2e-3,
         eval_strategy="epoch",
         save_strategy="epoch",
-        logging_steps=10,
+        logging_steps=5,
         save_total_limit=2,
         load_best_model_at_end=True,
         metric_for_best_model="accuracy",
         remove_unused_columns=False,
-        report_to=options.report,
+        report_to=options.report.split(","),
         disable_tqdm=False,
     )
 

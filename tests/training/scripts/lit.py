@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--iterable", action="store_true")
-    parser.add_argument("--board", action="store_true")
+    parser.add_argument("--report", default="none")
     options = parser.parse_args()
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
@@ -111,6 +111,11 @@ def main():
         place["world"] = world()
         log.write(json.dumps({"event": event, "time": time.time(), **place, **facts}) + "\n")
 
+    loggers = []
+    if "tensorboard" in options.report:
+        loggers.append(pl.loggers.TensorBoardLogger(f"{options.log_dir}/board"))
+    if "wandb" in options.report:
+        loggers.append(pl.loggers.WandbLogger(save_dir=os.environ["WANDB_DIR"]))
     checkpoints = ModelCheckpoint(f"{options.log_dir}/out", monitor="accuracy", mode="max", save_last=True)
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -124,8 +129,8 @@ def main():
             EarlyStopping("accuracy", mode="max", patience=50),
             checkpoints,
         ],
-        log_every_n_steps=10,
-        logger=options.board,
+        log_every_n_steps=5,
+        logger=loggers,
         enable_model_summary=False,
     )
     data = Points(options.samples)

@@ -8,6 +8,7 @@ tells which is the last. So no batch is loaded ahead of a resize.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
+from horovod_elastic.declared import Declared
 from horovod_elastic.worker.ddp import script_frames, training_loop
 from horovod_elastic.worker.ddp.deal import BatchRule
+from horovod_elastic.worker.ddp.frameworks.accelerate_trackers import Trackers
 from horovod_elastic.worker.ddp.sources import Source
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
@@ -30,7 +33,8 @@ def patch_state(module: ModuleType) -> None:
     """Hook accelerate.state: what Accelerate believes about the processes.
 
     A newcomer is told the number of the base until it joins. Founders have begun with it, too, so that a
-    script computes the same totals on all workers.
+    script computes the same totals on all workers. It is not the main process then, so that it begins no
+    trackers.
     """
     loop = training_loop.current()
     partial = module.PartialState
@@ -41,6 +45,7 @@ def patch_state(module: ModuleType) -> None:
         made(self, *args, **kwargs)
         if fresh and loop.is_new:
             partial._shared_state["num_processes"] = loop.base
+            partial._shared_state["process_index"] = max(1, loop.group.rank())
 
     def arrived(_: bool) -> None:
         for kind in (partial, module.AcceleratorState):
@@ -85,11 +90,11 @@ def _as_many(processes: int, shared: tuple[dict[str, Any], ...]) -> Iterator[Non
             each["num_processes"] = number
 
 
-# --- gradient accumulation ------------------------------------------------------------------------------
+# --- what an Accelerator knows --------------------------------------------------------------------------
 
 
 def patch_accelerator(module: ModuleType) -> None:
-    """Hook accelerate.accelerator: newcomers take over how many batches have been accumulated."""
+    """Hook accelerate.accelerator: newcomers take over its counters, and what the script has registered."""
     loop = training_loop.current()
     kind = module.Accelerator
     made = kind.__init__
@@ -98,10 +103,27 @@ def patch_accelerator(module: ModuleType) -> None:
         made(self, *args, **kwargs)
         if loop.is_resizable:
             accelerator = weakref.ref(self)
-            loop.captured.part(lambda: _Accumulation(accelerator))
+            loop.captured.part(lambda: _Counters(accelerator))
+            loop.captured.declared.also(lambda: _registered(accelerator))
             loop.on_arrival(lambda lost: _begin_step(accelerator) if lost else None)
+            loop.follows_rank()
+            _trackers().attach(accelerator)
 
-    kind.__init__ = init
+    save = kind.save_state
+
+    @functools.wraps(save)
+    def save_state(self: Any, output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        if loop.is_resizable and loop.is_muted:
+            return output_dir  # its steps do not count, and a newcomer's place is not its own yet
+        return save(self, output_dir, *args, **kwargs)
+
+    kind.__init__, kind.save_state = init, save_state
+    _trackers().patch(kind)
+
+
+@functools.cache
+def _trackers() -> Trackers:
+    return Trackers(training_loop.current())
 
 
 def _begin_step(reference: weakref.ref[Any]) -> None:
@@ -110,18 +132,29 @@ def _begin_step(reference: weakref.ref[Any]) -> None:
         accelerator.step -= accelerator.step % max(1, accelerator.gradient_accumulation_steps)
 
 
-class _Accumulation(StatePart):
-    """How many batches an Accelerator has accumulated, as a part of the state."""
+class _Counters(StatePart):
+    """How many batches an Accelerator has accumulated, and how many checkpoints it has written."""
 
     def __init__(self, accelerator: weakref.ref[Any]) -> None:
         self._accelerator = accelerator
 
     def own(self) -> Any:
-        return getattr(self._accelerator(), "step", 0)
+        accelerator = self._accelerator()
+        return None if accelerator is None else (accelerator.step, accelerator.save_iteration)
 
     def take_over(self, theirs: Any) -> None:
-        if (accelerator := self._accelerator()) is not None:
-            accelerator.step = theirs
+        accelerator = self._accelerator()
+        if accelerator is not None and theirs is not None:
+            accelerator.step, accelerator.project_configuration.iteration = theirs
+
+
+def _registered(reference: weakref.ref[Any]) -> list[Declared]:
+    """What the script has registered by register_for_checkpointing."""
+    objects = getattr(reference(), "_custom_objects", ())
+    return [
+        Declared(f"register_for_checkpointing {number}", each.state_dict, each.load_state_dict, each)
+        for number, each in enumerate(objects)
+    ]
 
 
 # --- loaders --------------------------------------------------------------------------------------------
@@ -238,6 +271,7 @@ class _Shards:
         """The batches of an epoch, as DataLoaderShard yields them."""
         if shard.rng_types is not None:
             self._module.synchronize_rng_states(shard.rng_types, shard.synchronized_generator)
+            _trackers().tell()
         shard.begin()
         shard.set_epoch(shard.iteration)
         batches = iter(shard.base_dataloader)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from horovod_elastic.worker.ddp import script_frames, training_loop
+from horovod_elastic.worker.ddp.frameworks import trackers
 from horovod_elastic.worker.ddp.hooks import BASE, ELASTIC
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
@@ -30,12 +31,14 @@ def patch_environment(module: ModuleType) -> None:
     """Hook the environment of torchrun, of which Lightning reads the number of workers.
 
     A newcomer is told the number of the base until it joins. Lightning compares it with the devices and nodes
-    that the script names.
+    that the script names. A newcomer is not rank 0 until then, so that it begins no logger.
     """
     loop = training_loop.current()
     newcomer = os.environ.get("FLEXO_NEWCOMER") == "1" or loop.is_new
     if newcomer and os.environ.get(ELASTIC) == "1":
         os.environ["WORLD_SIZE"] = os.environ[BASE]
+        if os.environ["RANK"] == "0":
+            os.environ["RANK"] = "1"
 
 
 def patch_strategy(module: ModuleType) -> None:
@@ -91,6 +94,9 @@ def _attach(fit_loop: Any, loop: TrainingLoop) -> None:
         loop.keep_size(f"{obstacle} (Lightning's fit() at {script_frames.caller()})")
         return
     loop.count_steps("Lightning's Trainer")
+    loop.follows_rank()
+    trainer = fit_loop.trainer
+    _continue_runs(trainer.loggers, trainer.strategy.broadcast(_runs(trainer.loggers)))
     reference = weakref.ref(fit_loop)
     loop.captured.part(lambda: _LoopPart(reference))
     loop.on_arrival(lambda _: _take_place(reference, loop))
@@ -116,7 +122,49 @@ def _take_place(reference: weakref.ref[Any], loop: TrainingLoop) -> None:
     """Have Lightning read this worker's rank and the number of workers anew."""
     os.environ.update(RANK=str(loop.group.rank()), WORLD_SIZE=str(loop.group.size()))
     if (fit_loop := reference()) is not None:
-        fit_loop.trainer.strategy.set_world_ranks()
+        trainer = fit_loop.trainer
+        was_main = trainer.is_global_zero
+        trainer.strategy.set_world_ranks()
+        if trainer.is_global_zero and not was_main:
+            _show_progress(trainer)
+        elif was_main and not trainer.is_global_zero:
+            trackers.finish_wandb()
+            for logger in trainer.loggers:
+                if _is_wandb(logger) or _is_board(logger):
+                    logger._experiment = None
+
+
+def _show_progress(trainer: Any) -> None:
+    """Begin the progress bar: Lightning shows that of rank 0 only."""
+    if (bar := trainer.progress_bar_callback) is not None:
+        bar.enable()
+        bar.on_train_start(trainer, trainer.lightning_module)
+        bar.on_train_epoch_start(trainer, trainer.lightning_module)
+
+
+def _runs(loggers: list[Any]) -> list[str | int | None]:
+    """By logger, the run that rank 0's has begun: its id or its version; None for loggers of other kinds.
+
+    A CSVLogger would delete what another process has written.
+    """
+    return [each.version if _is_wandb(each) or _is_board(each) else None for each in loggers]
+
+
+def _continue_runs(loggers: list[Any], runs: list[str | int | None]) -> None:
+    """Have loggers go on with these runs once this worker is rank 0."""
+    for logger, run in zip(loggers, runs, strict=True):
+        if run is not None and _is_wandb(logger):
+            logger._wandb_init["id"] = vars(logger)["_id"] = run
+        elif run is not None:
+            vars(logger)["_version"] = run
+
+
+def _is_wandb(logger: Any) -> bool:
+    return isinstance(getattr(logger, "_wandb_init", None), dict)
+
+
+def _is_board(logger: Any) -> bool:
+    return type(logger).__name__ == "TensorBoardLogger"
 
 
 class _LoopPart(StatePart):
@@ -131,13 +179,15 @@ class _LoopPart(StatePart):
             return None
         trainer = fit_loop.trainer
         callbacks = [each.state_dict() for each in trainer.callbacks]
-        return fit_loop.state_dict(), fit_loop._data_fetcher.fetched, callbacks, trainer.should_stop
+        fetched = fit_loop._data_fetcher.fetched
+        return fit_loop.state_dict(), fetched, callbacks, trainer.should_stop, _runs(trainer.loggers)
 
     def take_over(self, theirs: Any) -> None:
         fit_loop = self._fit_loop()
         if fit_loop is None or theirs is None:
             return
-        counters, fetched, callbacks, should_stop = theirs
+        counters, fetched, callbacks, should_stop, runs = theirs
+        _continue_runs(fit_loop.trainer.loggers, runs)
         fit_loop.load_state_dict(counters)
         for each in (fit_loop, fit_loop.epoch_loop, fit_loop.epoch_loop.val_loop):
             each.on_iteration_done()  # nothing restarts: the loop goes on with these counters
@@ -145,5 +195,7 @@ class _LoopPart(StatePart):
         fit_loop.epoch_loop._results.reset()  # of steps that did not count
         for callback, state in zip(fit_loop.trainer.callbacks, callbacks, strict=True):
             if state:
+                if "dirpath" in state and hasattr(callback, "dirpath"):
+                    callback.dirpath = state["dirpath"]  # it may depend on the logger's run
                 callback.load_state_dict(state)
         fit_loop.trainer.should_stop = should_stop

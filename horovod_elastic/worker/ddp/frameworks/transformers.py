@@ -7,16 +7,19 @@ Its callbacks hear of nothing until then.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from horovod_elastic.worker.ddp import training_loop
+from horovod_elastic.worker.ddp.frameworks import trackers
 from horovod_elastic.worker.ddp.training_loop import TrainingLoop
 from horovod_elastic.worker.state_messages import StatePart
 
@@ -65,16 +68,18 @@ def _attach(trainer: Any, loop: TrainingLoop) -> None:
         loop.keep_size("auto_find_batch_size changes the batch of HF's Trainer as it trains")
         return
     loop.count_steps("HF's Trainer", Placeholder)
-    losses = _Losses()
+    losses, runs = _Losses(), _Runs()
     reference = weakref.ref(trainer)
+    loop.follows_rank()
     # The methods of the object: a subclass may have overridden those of the class.
     trainer.training_step = _training_step(trainer.training_step, reference, loop)
     trainer.floating_point_ops = _unless_new(trainer.floating_point_ops, loop, 0)
     trainer._maybe_log_save_evaluate = losses.around(trainer._maybe_log_save_evaluate, loop)
     if hasattr(trainer, "_track_num_input_tokens"):
         trainer._track_num_input_tokens = _unless_new(trainer._track_num_input_tokens, loop, None)
-    loop.captured.part(lambda: _TrainerPart(reference, losses))
-    loop.on_arrival(lambda _: _take_place(reference))
+    trainer.callback_handler.on_train_begin = runs.around(trainer.callback_handler, loop)
+    loop.captured.part(lambda: _TrainerPart(reference, losses, runs))
+    loop.on_arrival(lambda _: _take_place(reference, runs))
 
 
 def _unless_new(method: Callable[..., Any], loop: TrainingLoop, instead: Any) -> Callable[..., Any]:
@@ -109,8 +114,8 @@ def _weighs(trainer: Any) -> bool:
     return bool(trainer.args.average_tokens_across_devices and accepts)
 
 
-def _take_place(reference: weakref.ref[Any]) -> None:
-    """Be rank 0, if this worker has become it because the one before is lost.
+def _take_place(reference: weakref.ref[Any], runs: _Runs) -> None:
+    """Be rank 0, if this worker has become it because the one before is lost; or be it no more.
 
     The Trainer's own callbacks, such as its progress bar, begin their work for rank 0 then.
     """
@@ -120,12 +125,64 @@ def _take_place(reference: weakref.ref[Any]) -> None:
     state, was_main = trainer.state, trainer.state.is_world_process_zero
     state.is_world_process_zero = trainer.is_world_process_zero()
     state.is_local_process_zero = trainer.is_local_process_zero()
-    if state.is_world_process_zero and not was_main:
-        handler = trainer.callback_handler
+    handler = trainer.callback_handler
+    own = [each for each in handler.callbacks if type(each).__module__.startswith("transformers.")]
+    if was_main and not state.is_world_process_zero:
+        runs.end(own)
+    elif state.is_world_process_zero and not was_main:
         about = {"model": handler.model, "train_dataloader": handler.train_dataloader}
-        for callback in handler.callbacks:
-            if type(callback).__module__.startswith("transformers."):
+        with runs.going_on(own):
+            for callback in own:
                 callback.on_train_begin(trainer.args, state, trainer.control, **about)
+
+
+@dataclasses.dataclass(slots=True)
+class _Runs:
+    """The runs that rank 0's callbacks have begun with their trackers. `board`: TensorBoard's folder."""
+
+    wandb: trackers.WandbRun | None = None
+    board: str | None = None
+
+    def around(self, handler: Any, loop: TrainingLoop) -> Callable[..., Any]:
+        """Have all workers know what rank 0's callbacks begin when training begins."""
+        method = handler.on_train_begin
+
+        @functools.wraps(method)
+        def on_train_begin(*args: Any, **kwargs: Any) -> Any:
+            control = method(*args, **kwargs)
+            board = next(iter(_boards(handler.callbacks)), None)
+            told: list[Any] = [(trackers.wandb_run(), getattr(board, "logging_dir", None))]
+            if loop.is_resizable:
+                dist.broadcast_object_list(told, src=0)
+            self.wandb, self.board = told[0]
+            return control
+
+        return on_train_begin
+
+    @contextlib.contextmanager
+    def going_on(self, callbacks: list[Any]) -> Iterator[None]:
+        """Have callbacks that begin their work go on with these runs."""
+        for each in _boards(callbacks):
+            each.logging_dir = self.board
+        for each in callbacks:
+            if hasattr(each, "_initialized"):
+                each._initialized = False
+        with trackers.going_on_with(self.wandb):
+            yield
+
+    @staticmethod
+    def end(callbacks: list[Any]) -> None:
+        """End this process's part of the runs."""
+        trackers.finish_wandb()
+        for each in _boards(callbacks):
+            if each.tb_writer is not None:
+                each.tb_writer.close()
+                each.tb_writer = None
+
+
+def _boards(callbacks: list[Any]) -> list[Any]:
+    """The callbacks for TensorBoard."""
+    return [each for each in callbacks if hasattr(each, "tb_writer") and hasattr(each, "logging_dir")]
 
 
 class _Losses:
@@ -149,9 +206,10 @@ class _Losses:
 class _TrainerPart(StatePart):
     """A Trainer's counters and those of its callbacks, as a part of the state."""
 
-    def __init__(self, trainer: weakref.ref[Any], losses: _Losses) -> None:
+    def __init__(self, trainer: weakref.ref[Any], losses: _Losses, runs: _Runs) -> None:
         self._trainer = trainer
         self._losses = losses
+        self._runs = runs
 
     def own(self) -> Any:
         trainer = self._trainer()
@@ -161,13 +219,14 @@ class _TrainerPart(StatePart):
         state = {name: getattr(trainer.state, name) for name in fields if name not in _OF_THIS_PROCESS}
         counters = {name: getattr(trainer, name) for name in _COUNTERS if hasattr(trainer, name)}
         callbacks = [each.state()["attributes"] for each in _exportable(trainer)]
-        return state, counters, callbacks, None if self._losses.sum is None else self._losses.sum.clone()
+        losses = None if self._losses.sum is None else self._losses.sum.clone()
+        return state, counters, callbacks, losses, (self._runs.wandb, self._runs.board)
 
     def take_over(self, theirs: Any) -> None:
         trainer = self._trainer()
         if trainer is None or theirs is None:
             return
-        state, counters, callbacks, losses = theirs
+        state, counters, callbacks, losses, (self._runs.wandb, self._runs.board) = theirs
         for name, value in state.items():
             setattr(trainer.state, name, value)
         for name, value in counters.items():
