@@ -66,7 +66,7 @@ class UnitsGroup(ElasticGroup):
         for each in self._across:
             each.guards = guards
 
-    def weigh(self, weight: float, alike: int) -> None:
+    def weigh(self, weight: float, alike: int, batch: int = 0) -> None:
         """See ElasticGroup.weigh."""
         of_unit = alike > 1
         self.weight = weight
