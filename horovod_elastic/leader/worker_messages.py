@@ -44,8 +44,10 @@ class WorkerMessages:
         """The last generation that each worker has reported to be in."""
         self._epoch = 0
         """The epoch of those who train; 0: not known."""
-        self._told_epochs: dict[str, int] = {}
-        """The epoch that each newcomer was told last."""
+        self._batches: tuple[int, ...] = ()
+        """The batches of their DataLoaders."""
+        self._told_epochs: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """The epoch and the batches that each newcomer was told last."""
         self._shards = ShardServer()
         self._shards_wait = inherited
         """Whether shards are held back until the leader knows which worker holds which samples."""
@@ -73,7 +75,7 @@ class WorkerMessages:
             if not members.taking_over:
                 self._accounting.paused(message.status.generation, message.status.paused_s)
             self._carry_out(members.worker_stands(worker_id, _status(message.status), now))
-            self._tell_epoch(worker_id, message.status.epoch)
+            self._tell_epoch(worker_id, message.status)
             self._hand_out(self._shards.stands(worker_id, message.status.held))
             self._oversight.stands(worker_id, message.status, now)
         elif kind == "shards_wanted":
@@ -111,21 +113,23 @@ class WorkerMessages:
         self._oversight.worker_gone(worker_id)
         self._hand_out(self._shards.worker_gone(worker_id))
 
-    def _tell_epoch(self, worker_id: str, epoch: int) -> None:
-        """Tell newcomers the epoch of those who train, of whom `worker_id` may be one."""
+    def _tell_epoch(self, worker_id: str, status: workers_pb2.WorkerStatus) -> None:
+        """Tell newcomers the epoch and batches of those who train, of whom `worker_id` may be one."""
         worker = self._membership.worker(worker_id)
         if worker is None:
             return
         if worker.member:
             self._told_epochs.pop(worker_id, None)
-            self._epoch = max(self._epoch, epoch)
+            self._epoch = max(self._epoch, status.epoch)
+            self._batches = tuple(status.batches) or self._batches
         else:
-            self._told_epochs.setdefault(worker_id, 0)
+            self._told_epochs.setdefault(worker_id, (0, ()))
+        news = self._epoch, self._batches
         for newcomer, told in self._told_epochs.items():
-            if told != self._epoch:
-                self._told_epochs[newcomer] = self._epoch
-                number = workers_pb2.Epoch(number=self._epoch)
-                self._agents.tell_worker(newcomer, workers_pb2.ToWorker(epoch=number))
+            if told != news:
+                self._told_epochs[newcomer] = news
+                epoch = workers_pb2.Epoch(number=self._epoch, batches=self._batches)
+                self._agents.tell_worker(newcomer, workers_pb2.ToWorker(epoch=epoch))
 
     def _hand_out(self, answers: list[Answer]) -> None:
         for worker_id, shards in answers:

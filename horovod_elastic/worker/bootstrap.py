@@ -17,7 +17,7 @@ from horovod_elastic.worker import (
     plain_samplers,
     sigterm,
 )
-from horovod_elastic.worker.ddp import frameworks, own_workers
+from horovod_elastic.worker.ddp import endless, frameworks, own_workers
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -41,6 +41,7 @@ def install() -> None:
     if "FLEXO_WORKER_ID" not in os.environ:
         return
     own_workers.began_as_worker()
+    endless.install()
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})

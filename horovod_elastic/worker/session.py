@@ -80,6 +80,10 @@ class Session:
         """The script's pass over its training loader, from 1 (ddp Loader.begins); 0: not known."""
         self.epoch_of_others = 0
         """The same of those who train, for a newcomer."""
+        self.batches: tuple[int, ...] = ()
+        """The batch of each DataLoader that the script has made, in order; 0: not known."""
+        self.batches_of_others: tuple[int, ...] = ()
+        """The same of those who train, for a newcomer."""
         self.told_first = False
         """Whether the script was told rank 0, and any worker can give the state to the others."""
         self.fixed_why = ""
@@ -210,11 +214,20 @@ class Session:
         with self._changed:
             self._part.begins(0, saved=True)
 
-    def is_in_epoch(self, number: int) -> None:
-        """Tell the leader that the script is in this pass over its training loader, from 1."""
-        if number != self.epoch:
-            self.epoch = number
-            self._stand()
+    def is_in_epoch(self, number: int, layout: str) -> None:
+        """Tell the leader that the script is in this pass over its training loader, from 1.
+
+        `layout`: what newcomers must have there.
+        """
+        self.epoch, self.layout = number, layout
+        self._stand()
+
+    def wait_for_batches(self, bound_s: float) -> tuple[int, ...]:
+        """The batches of those who train. Waits so long, at most, for a leader that has not told them yet."""
+        deadline = time.monotonic() + bound_s
+        while not self.epoch_of_others and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.batches_of_others
 
     def committed(self, progress: float = 0.0) -> None:
         """Count a committed mini-batch. `progress`: the part of the whole training that is done, if known."""
@@ -394,6 +407,7 @@ class Session:
                 fixed_why=self.fixed_why,
                 told_first=self.told_first,
                 epoch=self.epoch,
+                batches=self.batches,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))
@@ -427,6 +441,7 @@ class Session:
             if message.HasField("withdraw"):
                 self._part.withdrawn(message.withdraw.generation, message.withdraw.at)
             elif message.HasField("epoch"):
+                self.batches_of_others = tuple(message.epoch.batches)
                 self.epoch_of_others = message.epoch.number
             elif message.HasField("leave"):
                 self._told_to_leave = message.leave.reason

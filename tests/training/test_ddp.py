@@ -137,18 +137,22 @@ def test_a_script_that_resumes_from_its_own_checkpoint_grows(tmp_path: Path) -> 
 IDIOMS = {
     "validation_first": True,
     "by_steps": True,
+    "by_iterator": True,
+    "cycled": False,
     "no_loader": False,
     "accumulate": True,
     "mixed_precision": True,
     "two_models": True,
+    "phases": True,
+    "gathers": True,
     "compiled": False,
     "unused": True,
     "undivided": False,
 }
 """Whether each sample is used once an epoch."""
-CHECKING = ("validation_first", "by_steps", "no_loader")
+CHECKING = ("validation_first", "by_steps", "by_iterator", "cycled", "no_loader")
 """Those with collectives every tenth step."""
-IN_EVERY_RUN = ("validation_first", "by_steps", "no_loader", "accumulate")
+IN_EVERY_RUN = ("validation_first", "by_steps", "by_iterator", "no_loader", "accumulate")
 
 
 @pytest.mark.parametrize(

@@ -41,4 +41,5 @@ def set_timeout(options: Any, timeout: timedelta) -> None:
 
 def begin_step(scaler: Any) -> None:
     """Have a gradient scaler begin its step anew: an interrupted one takes scaled gradients for unscaled."""
-    scaler._per_optimizer_states.clear()
+    if scaler.is_enabled():
+        scaler._per_optimizer_states.clear()

@@ -322,7 +322,7 @@ class Membership:
         """Whether the worker's model exchanges the same messages as those of members in the same place."""
         unit = self._roster.unit
         peers = [each for each in self._roster.members() if each.rank % unit == worker.slot % unit]
-        return all(each.layout in ("", worker.layout) for each in peers)
+        return all(_may_fit(each.layout, worker.layout) for each in peers)
 
     def _arrived(self, worker: Worker, now: float) -> list[Command]:
         if worker.state is WorkerState.FINISHED and not worker.member:
@@ -485,3 +485,14 @@ class Membership:
         self._job.over()
         code = 128 - verdict.exit_code if verdict.exit_code < 0 else verdict.exit_code
         return [*self._staff.end(verdict.why), End(code, verdict.why)]
+
+
+def _may_fit(member: str, newcomer: str) -> bool:
+    """Whether what two workers have said of their layouts may be the same where they meet.
+
+    It may change from epoch to epoch. So layouts of different places, if they begin with one, say nothing.
+    """
+    if "" in (member, newcomer) or member == newcomer:
+        return True
+    places = [each.partition(" ") for each in (member, newcomer)]
+    return all(space for _, space, _ in places) and places[0][0] != places[1][0]

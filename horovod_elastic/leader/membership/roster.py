@@ -84,7 +84,8 @@ class Worker:
     told_first: bool = False
     """Whether the worker's script was told rank 0 and does what only rank 0 does."""
     layout: str = ""
-    """What must be the same on all workers that train together; "" if the worker has told nothing."""
+    """What must be the same on all workers that train together, after the place in the script where it is so,
+    and a space. "" if the worker has told nothing."""
     in_loop: bool = False
     """Whether the worker has entered hvd.elastic.run. Newcomers can join only workers there."""
     takes: int = -1

@@ -6,6 +6,7 @@ Every worker runs the same script, so the n-th model of one worker is the n-th o
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import sys
 import weakref
@@ -16,7 +17,7 @@ from horovod_elastic import stateful
 from horovod_elastic.worker import left_out
 from horovod_elastic.worker.ddp import torchs_own
 from horovod_elastic.worker.ddp.declared_state import DeclaredState
-from horovod_elastic.worker.ddp.script_variables import is_plain_data
+from horovod_elastic.worker.ddp.script_variables import forget_locals, is_plain_data
 from horovod_elastic.worker.state_messages import StatePart
 from horovod_elastic.worker.torch_parts import ModelPart, OptimizerPart
 
@@ -30,6 +31,8 @@ class Captured:
         self._optimizers: list[weakref.ref[Any]] = []
         self._of_frameworks: list[Callable[[], StatePart]] = []
         self.declared = DeclaredState(self._objects)
+        self._has_dropped = False
+        """Whether the script may have dropped objects that live until Python collects garbage."""
         self.sharded = False
         """Whether a worker may have only a part of each tensor, as in a job with units."""
 
@@ -38,7 +41,12 @@ class Captured:
         self._of_frameworks.append(make)
 
     def model(self, model: Any) -> None:
-        """Remember a DistributedDataParallel model, or one of fully_shard()."""
+        """Remember a DistributedDataParallel model, or one of fully_shard(). It may replace another one."""
+        inner = getattr(model, "module", model)
+        self._models = [
+            weakref.ref(each) for each in _living(self._models) if getattr(each, "module", each) is not inner
+        ]
+        self._has_dropped = True
         self._models.append(weakref.ref(model))
 
     def averaged(self, model: Any) -> None:
@@ -47,6 +55,7 @@ class Captured:
 
     def optimizer(self, optimizer: Any) -> None:
         """Remember an optimizer."""
+        self._has_dropped = True
         self._optimizers.append(weakref.ref(optimizer))
 
     def models(self) -> list[Any]:
@@ -65,6 +74,10 @@ class Captured:
 
     def layout(self) -> str:
         """A digest of what must be the same on all workers; see torchs_own.bucket_layout."""
+        forget_locals()
+        if self._has_dropped:  # workers would differ in what they have not collected yet
+            gc.collect()
+            self._has_dropped = False
         optimizers = [[len(group["params"]) for group in each.param_groups] for each in self.optimizers()]
         others = [type(each).__name__ for each in left_out.made()]
         buckets = [torchs_own.bucket_layout(model) for model in self.models()]
@@ -119,7 +132,7 @@ class Captured:
                 for group, values in zip(optimizer.param_groups, groups, strict=True):
                     group.update(values)
             for made, saved in zip(left_out.made(), others, strict=True):
-                stateful.put_back(made, saved)
+                _load(made, saved)
             bring_declared_back()
 
         return bring_back
@@ -220,7 +233,15 @@ class _Stateful(StatePart):
         return stateful.capture(self._value)
 
     def take_over(self, theirs: Any) -> None:
-        stateful.put_back(self._value, theirs)
+        _load(self._value, theirs)
+
+
+def _load(made: Any, state: Any) -> None:
+    """Load a scheduler's or scaler's state.
+
+    What a scaler notes within a step stays: a boundary may lie in the step, and workers are at the same line.
+    """
+    made.load_state_dict(copy.deepcopy(state))
 
 
 def _living(references: list[weakref.ref[Any]]) -> list[Any]:

@@ -2,18 +2,20 @@
 
 A newcomer's loop has counted its practice. Its variable gets the others' value (script_variables.py), but the
 iterator of a `for` would go on counting from its own. So a newcomer's module gets iterators that can be set.
-Only loops of the form `for NAME in range(...)` and `for NAME, ... in enumerate(...)` are concerned, in
-modules whose functions were running when the script called init_process_group or made a DataLoader.
+Only loops of the form `for NAME in range(...)` and `for NAME, ... in enumerate(...)` are concerned, with or
+without tqdm around it, in modules that the script had imported when it called init_process_group or made a
+DataLoader.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -33,19 +35,46 @@ class CountingLoops:
         self._live: weakref.WeakSet[_Counting] = weakref.WeakSet()
         self.practises = False
         """Whether this is a newcomer that has not joined yet."""
+        self.others_are_beyond = False
+        """Whether the others have left this newcomer's loop over epochs for a later one."""
         self._modules: list[dict[str, Any]] = []
+        self._unhook: Callable[[], None] | None = None
+        """Gives tqdm its own iterator back; None while that is not replaced."""
 
     def watch(self) -> None:
-        """Replace the builtins in the modules of the functions that run now."""
+        """Replace the builtins in the script's modules, and hook tqdm."""
         self.practises = True
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            space = frame.f_globals
-            if is_of_script(frame.f_code.co_filename) and all(space is not each for each in self._modules):
+        for module in list(sys.modules.values()):
+            space, file = getattr(module, "__dict__", {}), getattr(module, "__file__", None)
+            watched = any(space is each for each in self._modules)
+            if isinstance(file, str) and is_of_script(file) and not watched:
                 self._modules.append(space)
                 for name in _REPLACED:
                     space.setdefault(name, getattr(self, f"_{name}"))
-            frame = frame.f_back
+        if self._unhook is None and (package := sys.modules.get("tqdm.std")):
+            self._watch_bars(package.tqdm)
+
+    def _watch_bars(self, bars: Any) -> None:
+        """Hook tqdm's class, which is around a range or an enumerate before its own `for` begins."""
+        begin = bars.__iter__
+
+        @functools.wraps(begin)
+        def iterate(bar: Any) -> Any:
+            bar.iterable = self._within_bar(bar.iterable, sys._getframe(1))
+            return begin(bar)
+
+        bars.__iter__ = iterate
+        self._unhook = functools.partial(setattr, bars, "__iter__", begin)
+
+    def _within_bar(self, iterable: Any, frame: FrameType) -> Any:
+        name = _variable_of_for(frame)
+        if name is not None and isinstance(iterable, builtins.range):
+            return _CountingRange(self, iterable, frame, name)
+        if name is not None and type(iterable) is builtins.enumerate:
+            reduced: Any = iterable.__reduce__()
+            inner, start = reduced[1]
+            return _CountingEnumerate(self, inner, start, frame, name)
+        return iterable
 
     def go_on(self, taken: Taken, given: int) -> None:
         """Have the loops go on from the values that variables have got; end the watch.
@@ -60,6 +89,9 @@ class CountingLoops:
                 if space.get(name) == getattr(self, f"_{name}"):
                     del space[name]
         self._modules.clear()
+        if self._unhook is not None:
+            self._unhook()
+            self._unhook = None
 
     def batch_loop_begins(self) -> None:
         """Note that an iteration over the training loader begins."""
@@ -116,7 +148,8 @@ class _CountingRange(_Counting):
 
     def _lasts(self) -> bool:
         """Whether a loop over epochs goes on in practice: a script that resumes has fewer than the others."""
-        return self._loops.practises and 0 < len(self._whole) <= self.iterations
+        practises = self._loops.practises and not self._loops.others_are_beyond
+        return practises and 0 < len(self._whole) <= self.iterations
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -152,11 +185,11 @@ class _CountingEnumerate(_Counting):
 
 
 def _variable_of_for(frame: FrameType) -> str | None:
-    """The variable of the `for` whose iterable is the call that `frame` makes now, or None."""
+    """The variable of the `for` whose iterable `frame` calls or begins now, or None."""
     later = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
     told = (step for step in later if step.opname not in ("CACHE", "EXTENDED_ARG"))
-    names = list(itertools.islice(told, 4))
-    if len(names) < 3 or names[0].opname != "GET_ITER" or names[1].opname != "FOR_ITER":
+    names = list(itertools.islice(itertools.dropwhile(lambda step: step.opname == "GET_ITER", told), 3))
+    if len(names) < 2 or names[0].opname != "FOR_ITER":
         return None
-    stored = names[3] if names[2].opname == "UNPACK_SEQUENCE" and len(names) > 3 else names[2]
+    stored = names[2] if names[1].opname == "UNPACK_SEQUENCE" and len(names) > 2 else names[1]
     return str(stored.argval) if stored.opname.startswith("STORE_") else None

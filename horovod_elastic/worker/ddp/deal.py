@@ -37,7 +37,8 @@ class Deal:
 
     `per_worker`: the batch of a DataLoader. `base`: the workers of the job's base. `drop_last`: whether the
     last batch is left out if it is not full. `in_blocks`: whether a worker has neighbours in the order,
-    rather than every n-th sample.
+    rather than every n-th sample. `even`: whether all workers have equally many samples in each step, for
+    scripts that gather something for each sample; the global batch is then a little larger.
     """
 
     samples: int
@@ -46,12 +47,16 @@ class Deal:
     drop_last: bool = False
     rule: BatchRule = BatchRule.KEEP
     in_blocks: bool = False
+    even: bool = False
 
     def global_batch(self, workers: int) -> int:
         """The samples of a full step. A worker never has more of them than a DataLoader's batch, or none."""
         if self.rule is BatchRule.GROW or workers < self.base:
             return self.per_worker * workers
-        return max(self.per_worker * self.base, workers)
+        return self._rounded(max(self.per_worker * self.base, workers), workers)
+
+    def _rounded(self, batch: int, workers: int) -> int:
+        return batch + -batch % workers if self.even else batch
 
     def steps(self, start: int, workers: int, most: int | None = None) -> int:
         """The steps that are left, if `start` samples of the epoch are used; not more than `most`."""
@@ -68,7 +73,7 @@ class Deal:
         batch = self.global_batch(workers)
         usable = self.samples - (self.samples % batch if self.drop_last else 0)
         if most:
-            batch = max(batch, -(-(usable - start) // most))
+            batch = max(batch, self._rounded(-(-(usable - start) // most), workers))
         return min(start + batch, self.samples)
 
     def share(self, start: int, rank: int, workers: int, most: int | None = None) -> Share:

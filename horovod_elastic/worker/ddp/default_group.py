@@ -56,9 +56,9 @@ class DefaultGroup(ElasticGroup):
         for each in self._followers:
             each.guards = guards
 
-    def weigh(self, weight: float, alike: int) -> None:
+    def weigh(self, weight: float, alike: int, batch: int = 0) -> None:
         """See ElasticGroup.weigh."""
-        self.weight = weight
+        super().weigh(weight, alike, batch)
         for each in self._followers:
             each.weight = weight
 
@@ -176,6 +176,9 @@ class WholeGroup(Follower):
         self._connect()
         self._default.reductions += 1
         return super()._reduce_gradients(tensors, *options)
+
+    def _note_gathered(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._default._note_gathered(tensors)
 
     def _connect(self) -> None:
         """Connect all members, in a generation's first collective. Raises RuntimeError unless guarded."""

@@ -54,6 +54,10 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """How often gradients were to be averaged."""
         self.weight = 1.0
         """The factor for this worker's gradients (deal.Share.weight)."""
+        self.batch = 0
+        """The samples of this worker's present training batch; 0 if flexo does not deal them out."""
+        self.gathers_samples = False
+        """Whether the script gathers something for each of them: all workers must have as many then."""
         self.adds_in_order = False
         """Whether sums have the same bits wherever ranks run (fixed_tree.py)."""
 
@@ -86,9 +90,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
         torchs_own.has_ranks(self, range(self._size))
 
-    def weigh(self, weight: float, alike: int) -> None:
+    def weigh(self, weight: float, alike: int, batch: int = 0) -> None:
         """Weigh this worker's gradients. `alike`: the number of workers that have the same samples."""
-        self.weight = weight
+        self.weight, self.batch = weight, batch
 
     def leave(self) -> None:
         """Be alone."""
@@ -181,6 +185,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
                 for each in into:
                     each.copy_(own)
 
+        self._note_gathered(inputs)
         return self._carry("allgather", inputs, alone, outputs, inputs, *options)
 
     def allgather_coalesced(
@@ -201,6 +206,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         def alone() -> None:
             output.view(-1, own.numel())[:] = own.reshape(-1)
 
+        self._note_gathered([own])
         return self._carry("_allgather_base", [own], alone, output, own, *options)
 
     _allgather_base = all_gather_single
@@ -226,6 +232,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
                 for each in into:
                     each.copy_(own)
 
+        self._note_gathered(inputs)
         return self._carry("gather", inputs, alone, outputs, inputs, *options)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *options: Any) -> Any:
@@ -280,6 +287,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             if output.shape == own.shape:
                 output.copy_(own)
 
+        self._note_gathered([own])
         return self._carry("alltoall_base", [own], alone, output, own, *splits)
 
     alltoall_base = all_to_all_single
@@ -313,6 +321,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
                 output.copy_(each[min(self._rank, len(each) - 1)])
 
         return alone
+
+    def _note_gathered(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note whether tensors that are to be gathered have a row for each sample of a training batch."""
+        rows = [len(each) for each in tensors if self.batch and each.dim()]
+        self.gathers_samples |= any(each and each % self.batch == 0 for each in rows)
 
     def _group_for(self, tensor: torch.Tensor | None) -> Any:
         """The group inside, able to carry a tensor on that device."""

@@ -116,6 +116,18 @@ class Handover:
 
     # --- where the workers are in the same place --------------------------------------------------------
 
+    def compare(self, layout: str) -> None:
+        """Compare what must be the same on all workers of a place. Raises RuntimeError if it is not.
+
+        The leader has done so before, but a newcomer may have been in another epoch then.
+        """
+        if self._route is None:
+            return
+        size, at = self._unit()
+        digest = int.from_bytes(hashlib.sha256(layout.encode()).digest()[:7], "big")
+        if len({each for (each,) in self._group.exchange([digest])[at::size]}) > 1:
+            raise RuntimeError("the models or optimizers are not the same on all workers")
+
     def carry(self, iteration: Iteration | None) -> int:
         """Receive the state or give it; return the used samples of the iteration that goes on.
 
@@ -124,7 +136,8 @@ class Handover:
         if self._bring_back is not None:
             self._bring_back()
         position = _Position(iteration)
-        parts: list[StatePart] = [*self._captured.parts(), self._rates, position, self._variables]
+        gathers = _GathersSamples(self._group)
+        parts: list[StatePart] = [*self._captured.parts(), self._rates, gathers, position, self._variables]
         if self._same_random_numbers:
             parts.append(RandomNumbers())
         self._taken = self._take_rank_over()
@@ -232,6 +245,19 @@ class _Position(StatePart):
         if self._theirs is None:
             return 0 if self._iteration is None else self._iteration.start
         return self._theirs
+
+
+class _GathersSamples(StatePart):
+    """Whether the script gathers something for each sample (ElasticGroup.gathers_samples)."""
+
+    def __init__(self, group: ElasticGroup) -> None:
+        self._group = group
+
+    def own(self) -> Any:
+        return self._group.gathers_samples
+
+    def take_over(self, theirs: Any) -> None:
+        self._group.gathers_samples = theirs
 
 
 class _Beginning(StatePart):

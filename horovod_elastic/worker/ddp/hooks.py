@@ -78,7 +78,7 @@ def _patch_what_is_made() -> None:
     loaders.patch_dataloader(dataloader, loop)
     sources.patch_sampler(samplers)
     _remember(optim.Optimizer, loop.captured.optimizer)
-    _remember(distributed.DistributedDataParallel, loop.captured.model)
+    _remember(distributed.DistributedDataParallel, loop.model_made)
     _remember(swa_utils.AveragedModel, loop.captured.averaged)
     register = distributed.DistributedDataParallel.register_comm_hook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +15,15 @@ from horovod_elastic.worker.ddp.batch_indices import Dealt, Rest
 from horovod_elastic.worker.ddp.captured import RandomNumbers
 from horovod_elastic.worker.ddp.deal import Deal
 from horovod_elastic.worker.ddp.declared_state import WAY_OUT, copies_of
-from horovod_elastic.worker.ddp.sources import MOST_OF_EPOCH, Source, deal_of
+from horovod_elastic.worker.ddp.sources import MOST_OF_EPOCH, Source, deal_of, sampler_of
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.loaders import Loader
     from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+
+
+MOST_ITERATIONS = 1 << 30
+"""Over a training loader."""
 
 
 class Iteration:
@@ -31,6 +36,8 @@ class Iteration:
         self.given = 0
         """How many batches the script has been given."""
         self.over = False
+        self._at_steps: list[int] = []
+        """How many batches it had at each of the first steps."""
         self.start = 0
         """How many samples of the epoch's order are used by steps that count."""
         self._reached = self._before = self._from = 0
@@ -84,8 +91,10 @@ class Iteration:
         if source := self.known.source():
             self.start = self._reached = self._before = self._from = source.used
             base = self._loop.base // self.known.alike
-            self._deal = deal_of(source, base, self._loop.rule_for(self.known))
             self._order, self._source = source.order(), source
+            self._deal = deal_of(source, base, self._loop.rule_for(self.known))
+            self._has_order()
+            self._is_even()
 
     # --- for the training loop ------------------------------------------------------------------------------
 
@@ -94,8 +103,14 @@ class Iteration:
         self._open()
         return self._deal is not None
 
-    def epoch_of(self, ordinal: int) -> int:
-        """The epoch of the iteration over the same loader that has this ordinal."""
+    @property
+    def place(self) -> int:
+        """Its place among the iterations over all training loaders: larger than those before."""
+        return MOST_ITERATIONS * max(self.known.history.phase, 0) + self.ordinal
+
+    def epoch_of(self, place: int) -> int:
+        """The epoch of the iteration over the same loader that has this place."""
+        ordinal = place % MOST_ITERATIONS
         says_epoch = self._source is not None and self._source.says_epoch
         return ordinal // MOST_OF_EPOCH if says_epoch else ordinal
 
@@ -111,6 +126,11 @@ class Iteration:
         if isinstance(self._loader.dataset, IterableDataset) and not self._reads:
             return f"it loads an IterableDataset, whose samples flexo cannot deal out anew: {WAY_OUT}"
         return ""
+
+    def loads(self) -> str:
+        """The classes of the dataset and of the sampler."""
+        sampler = sampler_of(self._loader)
+        return f"{type(self._loader.dataset).__name__}, {type(sampler).__name__}"
 
     def left(self) -> float:
         """How many batches are left."""
@@ -141,7 +161,8 @@ class Iteration:
             workers = self._workers()
             most = self._most(1)
             share = self._deal.share(self._reached, self._rank(), workers, most)
-            self._loop.group.weigh(share.weight, self.known.alike)
+            trains_on = len(share.places) if self.known.history.trains else 0
+            self._loop.group.weigh(share.weight, self.known.alike, trains_on)
             self._before = self._reached
             self._reached = self._deal.end(self._reached, workers, most)
         return batch
@@ -165,11 +186,22 @@ class Iteration:
         """Note that the batches so far have been used by a step that counts."""
         self.start = self._reached
         self._read = copies_of(self._reads)
+        if self.given not in self._at_steps and len(self._at_steps) < 3:
+            self._at_steps.append(self.given)
+
+    def is_ahead(self) -> bool:
+        """Whether the script has a later batch already when it takes a step, as with a prefetcher of its own.
+
+        Then it takes more batches before its first step than between the next ones.
+        """
+        first, second, third = (*self._at_steps, 0, 0, 0)[:3]
+        return 0 < second - first < first and third - second == second - first
 
     def go_on_at(self, given: int, start: int) -> None:
         """Go on as others do: after so many batches and so many used samples, dealt out anew."""
         is_there = self._loop.group.adds_in_order and (given, start) == (self.given, self._reached)
         self.given, self.start, self._reached = given, start, start
+        self._is_even()
         for each, state in zip(self._reads, self._read, strict=True):
             each.load_state_dict(copy.deepcopy(state))
         if (self._deal is not None and not is_there) or self._reads:
@@ -222,6 +254,17 @@ class Iteration:
             return
         self._source.sampler.take_over(told[1])
         self._order = told[0].tolist() if self._source.draws else self._source.order()
+        self._has_order()
+
+    def _has_order(self) -> None:
+        """Deal out the present order, where a sampler of the script's own decides how long it is."""
+        if self._deal is not None and self._source is not None and self._source.counts_order:
+            self._deal = replace(self._deal, samples=len(self._order))
+
+    def _is_even(self) -> None:
+        """Give all workers as many samples from here on, if the script gathers something for each sample."""
+        if self._deal is not None and self.known.history.trains and not self._loop.counts_steps:
+            self._deal = replace(self._deal, even=self._loop.group.gathers_samples)
 
     def real_samples(self) -> int:
         """How many different samples all workers together have in their present batches."""

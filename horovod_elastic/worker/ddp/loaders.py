@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from horovod_elastic import reproducible
+from horovod_elastic.worker.ddp import own_samplers, parts_of_ranks, torchs_own
 from horovod_elastic.worker.ddp.batch_indices import Dealt
 from horovod_elastic.worker.ddp.batch_seeds import BatchSeeds
 from horovod_elastic.worker.ddp.iteration import Iteration
@@ -26,10 +27,15 @@ from horovod_elastic.worker.ddp.sources import (
     SourceOf,
     deal_of,
     of_distributed_sampler,
+    sampler_of,
 )
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.training_loop import TrainingLoop
+
+
+MOST_TOLD = 64
+"""Loaders whose batches newcomers are told."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,8 @@ class History:
     """Whether an optimizer has taken a step between two of its batches."""
     begun: int = 0
     """How often an iteration over it has begun."""
+    phase: int = -1
+    """Which of the loaders it is with which the script trains one after the other; -1: it does not train."""
 
 
 class Loader:
@@ -58,6 +66,8 @@ class Loader:
         self.first_with: Any = None
         """The random numbers with which the first iteration began, in reproducible mode."""
         self._loader = weakref.ref(loader)
+        self.loads = 0
+        """A digest of what it loads, if flexo does not deal its samples out; else 0."""
 
     def source(self) -> Source | None:
         """Where its batches come from; None for a loader whose batches are left alone."""
@@ -74,10 +84,13 @@ class Loader:
         """
         begun = self.history.begun
         self.history.begun += 1
-        if source := self.source():
+        loader, source = self._loader(), self.source()
+        if not begun and source is None and loader is not None:
+            self.loads = parts_of_ranks.digest(loader)
+        if source is not None:
             ordinal = MOST_OF_EPOCH * source.epoch if source.says_epoch else max(source.epoch, begun)
         else:
-            told = getattr(getattr(self._loader(), "sampler", None), "epoch", 0)
+            told = 0 if loader is None else getattr(sampler_of(loader), "epoch", 0)
             ordinal = max(int(told), begun) if isinstance(told, int) else begun
         self._last = max(self._last + 1, ordinal)
         return self._last
@@ -89,7 +102,7 @@ class Loaders:
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
-        self._sources: list[SourceOf] = [of_distributed_sampler]
+        self._sources: list[SourceOf] = [of_distributed_sampler, own_samplers.source_of]
 
     def understand(self, source_of: SourceOf) -> None:
         """Have `source_of` asked for the sources of loaders, too: it knows those of a framework."""
@@ -99,6 +112,11 @@ class Loaders:
         """Remember a DataLoader. `alike`: see Loader."""
         self._known[loader] = known = Loader(loader, History(next(self._numbers)), self._sources)
         known.alike = alike
+
+    def batches(self) -> list[int]:
+        """The batch of each DataLoader, in the order in which they were made; 0: not known."""
+        found = {known.history.number: torchs_own.batch_of(loader) for loader, known in self._known.items()}
+        return [found.get(number, 0) for number in range(min(MOST_TOLD, max(found, default=-1) + 1))]
 
     def continues(self, loader: Any, other: Any) -> None:
         """Note that `loader` gives the rest of an epoch of `other`, to a script that resumes."""
@@ -136,6 +154,7 @@ def patch_dataloader(module: ModuleType, loop: TrainingLoop) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         loop.loaders.made(self, loop.samples_alike(self))
+        loop.adapt_batch(self)
         if reproducible.virtual_workers(os.environ) and not isinstance(self.worker_init_fn, BatchSeeds):
             self.worker_init_fn = BatchSeeds(self.worker_init_fn)
         loop.watch_newcomer()

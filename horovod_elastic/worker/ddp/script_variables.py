@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import inspect
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from horovod_elastic.trace import say
 from horovod_elastic.worker.ddp import own_generators, torchs_own
 from horovod_elastic.worker.ddp.script_frames import is_of_script
 from horovod_elastic.worker.state_messages import is_plain
@@ -95,7 +97,13 @@ class ScriptVariables:
     def take_over(self, theirs: Any) -> None:
         """See StatePart.take_over."""
         frames = _frames()
-        if not self._takes or theirs["where"] != _where(frames):
+        if not self._takes:
+            return
+        if not _is_same_place(theirs["where"], here := _where(frames)):
+            say(
+                "this worker keeps its own values of the script's variables: it is at"
+                f" {_text(here)}, and the worker with the state is at {_text(theirs['where'])}"
+            )
             return
         values = dict(self._values(frames))
         for place, received in theirs["values"].items():
@@ -193,6 +201,25 @@ def _frames() -> list[FrameType]:
 def _where(frames: list[FrameType]) -> list[tuple[str, int]]:
     """The script's place: its functions and their lines."""
     return [(frame.f_code.co_name, frame.f_lineno) for frame in frames]
+
+
+def forget_locals() -> None:
+    """Drop what Python keeps of variables that were read: objects that the script drops are to go."""
+    for frame in _frames():
+        if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            frame.f_locals.clear()  # a copy, in a function
+
+
+def _text(where: list[tuple[str, int]]) -> str:
+    return " > ".join(f"{name}:{line}" for name, line in where)
+
+
+def _is_same_place(theirs: list[tuple[str, int]], own: list[tuple[str, int]]) -> bool:
+    """Whether two scripts are in the same functions, called from the same lines.
+
+    The innermost may be at another call for a batch, such as one after `except StopIteration`.
+    """
+    return theirs[:-1] == own[:-1] and [name for name, _ in theirs] == [name for name, _ in own]
 
 
 def _set_variable(frame: FrameType, name: str, value: Any) -> None:

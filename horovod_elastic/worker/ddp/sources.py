@@ -23,7 +23,8 @@ class Source:
     `epoch`: the coming epoch's number. `in_blocks`: see Deal. `used`: samples that are left out at the
     beginning, by a script that resumes. `sampler`: what the orders depend on, which newcomers are told. With
     `draws`, orders are drawn from random numbers, so that newcomers are told the present one, too.
-    `says_epoch`: whether the script itself says which epoch comes.
+    `says_epoch`: whether the script itself says which epoch comes. `counts_order`: whether an order may have
+    another length than `samples`.
     """
 
     samples: int
@@ -36,16 +37,25 @@ class Source:
     sampler: StatePart | None = None
     draws: bool = True
     says_epoch: bool = False
+    counts_order: bool = False
 
 
 SourceOf = Callable[[Any], Source | None]
+
+
+def sampler_of(loader: Any) -> Any:
+    """The sampler that a loader's batches are made of, whether the loader or the script cuts them."""
+    from torch.utils.data import BatchSampler
+
+    batches = loader.batch_sampler
+    return batches.sampler if type(batches) is BatchSampler else loader.sampler
 
 
 def of_distributed_sampler(loader: Any) -> Source | None:
     """The source of a loader over PyTorch's DistributedSampler."""
     from torch.utils.data import BatchSampler, DistributedSampler
 
-    sampler, batches = loader.sampler, loader.batch_sampler
+    sampler, batches = sampler_of(loader), loader.batch_sampler
     if type(sampler) is not DistributedSampler or type(batches) is not BatchSampler:
         return None
 
@@ -62,11 +72,11 @@ def of_distributed_sampler(loader: Any) -> Source | None:
         epoch=sampler.epoch,
         sampler=_EpochOf(sampler),
         draws=False,
-        says_epoch=hasattr(sampler, _SAID),
+        says_epoch=hasattr(sampler, SAID),
     )
 
 
-_SAID = "_flexo_epoch_is_said"
+SAID = "_flexo_epoch_is_said"
 """An attribute of samplers whose set_epoch was called."""
 
 
@@ -96,7 +106,7 @@ def patch_sampler(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def set_epoch(self: Any, epoch: int) -> None:
-        setattr(self, _SAID, True)
+        setattr(self, SAID, True)
         original(self, epoch)
 
     module.DistributedSampler.set_epoch = set_epoch

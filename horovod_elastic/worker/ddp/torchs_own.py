@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 BACKEND = "flexo"
 """The name under which the elastic group is registered with torch.distributed."""
@@ -168,6 +168,19 @@ def before_every_fetch(prepare: Callable[[Any], None]) -> None:
 def own_batches(loader: Any) -> Any:
     """The batches' indices of a DataLoader over which flexo has no say."""
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def batch_of(loader: Any) -> int:
+    """The samples of a batch of a DataLoader, if they are cut by PyTorch's own BatchSampler; else 0."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler and type(batches.batch_size) is int else 0
+
+
+def set_batch(loader: Any, samples: int) -> None:
+    """Give a DataLoader over a BatchSampler another batch. It refuses that in its attribute."""
+    loader.batch_sampler.batch_size = samples
+    if loader.batch_size is not None:
+        vars(loader)["batch_size"] = samples
 
 
 def end_worker_processes(loader: Any) -> None:

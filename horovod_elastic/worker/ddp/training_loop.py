@@ -17,6 +17,7 @@ import enum
 import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,11 +34,12 @@ from horovod_elastic.worker.ddp.captured import Captured
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
 from horovod_elastic.worker.ddp.handover import NOWHERE, Handover, Target
-from horovod_elastic.worker.ddp.iteration import Iteration
+from horovod_elastic.worker.ddp.iteration import MOST_ITERATIONS, Iteration
 from horovod_elastic.worker.ddp.loaders import Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
 from horovod_elastic.worker.ddp.script_frames import caller, unknown_trainer
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables
+from horovod_elastic.worker.ddp.sources import sampler_of
 from horovod_elastic.worker.state_route import Origin
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ FIRST_ROUNDS = 3
 its final messages in the second, and tells of them (torchs_own.bucket_layout) in the third."""
 PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
+TOLD_WITHIN_S = 3.0
+"""How long a newcomer waits for the batches of the others' loaders."""
 OVER = 1 << 40
 """Stands for the batches of an iteration that is over: the next call is in another one."""
 
@@ -85,8 +89,15 @@ class TrainingLoop:
         self._stage = Stage.IDLE
         self._rounds = 0
         """Calls for a batch after a step, so far; in a script without a DataLoader, ends of steps."""
+        self._first_rounds = FIRST_ROUNDS
         self._stepped = False
         """Whether a step was taken since the last boundary."""
+        self._phases = 0
+        """With how many loaders the script has trained so far."""
+        self._fetched: weakref.WeakSet[Iteration] = weakref.WeakSet()
+        """The iterations that have given batches since the last step, to train with them."""
+        self._unstepped = False
+        """Whether a training batch was given for which no optimizer's step was called yet."""
         self._reductions = 0
         """Of gradients, by the end of the round before."""
         self._last: Iteration | None = None
@@ -94,7 +105,7 @@ class TrainingLoop:
         self._last_training: Iteration | None = None
         """The iteration that has given the last training batch."""
         self._position = NOWHERE
-        """The next call for a training batch: its iteration's ordinal, and the batches before it. In a script
+        """The next call for a training batch: its iteration's place, and the batches before it. In a script
         without a DataLoader: 0, and the calls of the first optimizer's step."""
         self._first_optimizer: Any = None
         self._by_steps = False
@@ -124,7 +135,7 @@ class TrainingLoop:
 
     def samples_alike(self, loader: Any) -> int:
         """The number of workers that have the same samples of this loader, which is being made."""
-        unit, sampler = self.unit, getattr(loader, "sampler", None)
+        unit, sampler = self.unit, sampler_of(loader)
         if unit is None or not isinstance(sampler, DistributedSampler):
             return 1
         size, rank, told = self.group.size(), self.group.rank(), (sampler.num_replicas, sampler.rank)
@@ -135,6 +146,16 @@ class TrainingLoop:
             f" --elastic-unit={unit.size} these are world_size and rank, or both divided by {unit.size}"
         )
         return 1
+
+    def adapt_batch(self, loader: Any) -> None:
+        """Give a newcomer's loader the batch of the others', if the script divides it by the workers."""
+        known, own = self.loaders.of(loader), torchs_own.batch_of(loader)
+        if self._stage is not Stage.WARMING or known is None or not own:
+            return
+        others, number = self._session.wait_for_batches(TOLD_WITHIN_S), known.history.number
+        size, theirs = self.group.size(), others[number] if number < len(others) else 0
+        if theirs and abs(own * size - theirs * self.base) < max(size, self.base):
+            torchs_own.set_batch(loader, theirs)
 
     @property
     def is_resizable(self) -> bool:
@@ -225,6 +246,13 @@ class TrainingLoop:
         if self._stage is Stage.BEGINNING:
             self._session.told_first = True
 
+    def model_made(self, model: Any) -> None:
+        """Note a model in DistributedDataParallel. One that is made later needs its first rounds, too."""
+        self.captured.model(model)
+        self._rounds = 0
+        if getattr(model, "static_graph", False):  # has its final messages one pass later
+            self._first_rounds = FIRST_ROUNDS + 1
+
     def hook_registered(self, state: Any) -> None:
         """Note that DistributedDataParallel gets a communication hook with this state, or None."""
         if state is not None and not isinstance(state, dist.ProcessGroup):
@@ -272,11 +300,14 @@ class TrainingLoop:
         if self._first_optimizer is None:
             self.variables.first_step()
         self._counts_call(optimizer)
+        self._begins_step()
         if self._must_recover():
             self._recover()
         if self._stage is not Stage.CATCHING_UP:
             result = take() if closure is None else take(lambda: result)
             self._has_stepped()
+        elif self.is_new:
+            self._stepped = True  # for its first rounds with a model that was made later
         declared.step_ends(counts=self._stage is not Stage.CATCHING_UP)
         if self._by_steps and not self._by_rounds and optimizer is self._first_optimizer:
             self._pass_end_of_step()
@@ -285,12 +316,37 @@ class TrainingLoop:
     def _has_stepped(self) -> None:
         self._stepped = True
         if self._last is not None:
-            self._last.known.history.trains = True
             self._last.counts()
             if obstacle := self._last.obstacle():
                 self.keep_size(obstacle)
         if self._stage is not Stage.WARMING:
             self._session.committed()
+
+    def _begins_step(self) -> None:
+        """Note that the batches so far are trained with."""
+        self._unstepped, last = False, self._last
+        if self._several_loaders():
+            self.keep_size(
+                "it takes a step with batches of several DataLoaders, which flexo deals out one by one"
+            )
+        if last is not None and not last.known.history.trains:
+            self._trains_with(last)
+            self._last_training = last
+            self._is_at(last.place, last.given)
+
+    def _several_loaders(self) -> bool:
+        """Whether the batches of this step come from several loaders, as in a loop over zip(a, b)."""
+        fetched = [each for each in self._fetched if each.is_dealt() and not each.over]
+        self._fetched.clear()
+        return len(fetched) > 1 and not self.group.adds_in_order
+
+    def _trains_with(self, iteration: Iteration) -> None:
+        """Note that the script trains with the loader of this iteration."""
+        history = iteration.known.history
+        history.trains = True
+        if history.phase < 0:
+            history.phase = self._phases
+            self._phases += 1
 
     def _counts_call(self, optimizer: Any) -> None:
         if self._first_optimizer is None:
@@ -309,14 +365,14 @@ class TrainingLoop:
             if self._must_recover():
                 self._recover()
             if self._stage is Stage.WARMING:
-                if self._rounds < FIRST_ROUNDS:
+                if self._rounds < self._first_rounds:
                     return
                 self._join()
             elif self._stage is Stage.CATCHING_UP:
                 if self._handover.origin is not Origin.NEW and self._position < self._target.position:
                     return
                 self._arrive(None)
-            elif self._stepped and self._rounds >= FIRST_ROUNDS:
+            elif self._stepped and self._rounds >= self._first_rounds:
                 self._pass_boundary(self._position)
             else:
                 return
@@ -337,8 +393,11 @@ class TrainingLoop:
     def fetch(self, iteration: Iteration) -> Any:
         """The next batch of an iteration over a loader. Raises StopIteration."""
         self._ends_round(iteration.known.history.trains)
+        if self.is_muted:
+            self.counting.others_are_beyond = self._others_have_other_loader(iteration)
         while self._stage is not Stage.RIGID:
-            if self._must_recover(together=iteration.is_dealt() or iteration.known.history.trains):
+            together = iteration.is_dealt() or iteration.known.history.trains
+            if not self._is_amid_step(iteration) and self._must_recover(together=together):
                 self._recover()
             if self._stage is Stage.WARMING:
                 if not self._is_warm(iteration) or self._is_behind(iteration):
@@ -349,7 +408,7 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary((iteration.ordinal, iteration.given), iteration)
+                self._pass_boundary((iteration.place, iteration.given), iteration)
             else:
                 break
         return self._give(iteration)
@@ -359,30 +418,45 @@ class TrainingLoop:
             batch = iteration.next()
         except StopIteration:
             if iteration.known.history.trains:
-                self._is_at(iteration.ordinal, OVER)
+                self._is_at(iteration.place, OVER)
             if self._last is iteration:
                 self._last = None
             raise
         self._last = iteration
+        if torch.is_grad_enabled():
+            self._fetched.add(iteration)
         if iteration.known.history.trains:
+            self._unstepped = True
             self._last_training = iteration
-            self._is_at(iteration.ordinal, iteration.given)
+            self._is_at(iteration.place, iteration.given)
         return batch
 
-    def _is_at(self, ordinal: int, given: int) -> None:
-        self._position = ordinal, given
-        if self._stage is Stage.TRAINING:
-            self._session.is_in_epoch(ordinal + 1)
+    def _is_at(self, place: int, given: int) -> None:
+        self._position = place, given
+        if self._stage is Stage.TRAINING and place + 1 != self._session.epoch:
+            self._tell_place()
+
+    def _tell_place(self) -> None:
+        """Tell the leader where this worker is, and what newcomers must have there."""
+        self._session.batches = tuple(self.loaders.batches())
+        self._session.is_in_epoch(self._position[0] + 1, self._layout())
+
+    def _layout(self) -> str:
+        """What must be the same on all workers that are in the same iteration."""
+        return f"{self._position[0]} {self.captured.layout()}"
 
     def _ends_round(self, trains: bool) -> None:
         """Count the first rounds. `trains`: whether the call comes from the training loop."""
-        if trains and self._stepped and self._rounds < FIRST_ROUNDS:
+        if trains and self._stepped and self._rounds < self._first_rounds:
             self._rounds += 1
-            self._stepped = self._rounds == FIRST_ROUNDS
-            averages = self.unit is None and bool(self.captured.models())
+            self._stepped = self._rounds == self._first_rounds
+            # With static_graph, the first pass averages gradients after its end, like a script itself.
+            averages = self.unit is None and bool(self.captured.models()) and self._rounds > 1
             if averages and self.group.reductions == self._reductions:
                 self.keep_size("it takes steps with gradients that are not averaged over workers (no_sync)")
             self._reductions = self.group.reductions
+            if self._rounds == self._first_rounds and self._stage is Stage.TRAINING:
+                self._tell_place()
 
     # --- boundaries -------------------------------------------------------------------------------------
 
@@ -408,10 +482,10 @@ class TrainingLoop:
     def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
         if self.unit is not None:
             raise CheckpointError("the job has units: each worker has a part of the model only")
-        ordinal, number = position
+        place, number = position
         last = self._last_training
-        place = {"step": number} if last is None else {"epoch": last.epoch_of(ordinal), "batch": number}
-        return checkpoints.write_contents(lambda: checkpoint.contents(self.captured, place), *where)
+        reached = {"step": number} if last is None else {"epoch": last.epoch_of(place), "batch": number}
+        return checkpoints.write_contents(lambda: checkpoint.contents(self.captured, reached), *where)
 
     def _enter_loop(self) -> bool:
         declared_state = self.captured.declared
@@ -423,13 +497,33 @@ class TrainingLoop:
                 f"its training loop is in the package {package}, whose counters flexo does not know"
             )
             return False
-        self._session.layout = self.captured.layout()
+        if self._last_training is not None and self._last_training.is_ahead():
+            self.keep_size(
+                "it takes a batch from its DataLoader before the step with the one before is taken"
+            )
+            return False
+        if why := self._parts_of_ranks():
+            self.keep_size(why)
+            return False
+        self._tell_place()
         self._session.enter_loop()
         self._session.begins(self._session.commits)
         self.variables.training_begins()
         self._stage = Stage.TRAINING
         self.group.guards = True
         return True
+
+    def _parts_of_ranks(self) -> str:
+        """Why the script's own division of its samples cannot be resized; "" if there is none."""
+        last = self._last_training
+        if last is None or self.unit is not None or self.group.adds_in_order or not last.known.loads:
+            return ""
+        if len({digest for (digest,) in self.group.exchange([last.known.loads])}) == 1:
+            return ""
+        return (
+            f"each rank loads samples of its own ({last.loads()}), which flexo cannot deal out anew."
+            " DistributedSampler is allowed"
+        )
 
     def _has_entered(self, origin: Origin, *, sync: bool) -> None:
         """Come into a generation. Without `sync`, workers have left at a boundary, and all others stay."""
@@ -450,23 +544,30 @@ class TrainingLoop:
     def _next_call(self) -> tuple[int, int]:
         """The next call for a training batch. Not all loops call for the end of an epoch, so it is none."""
         last = self._last_training
-        if last is not None and self._position == (last.ordinal, last.given) and last.is_over():
-            return last.ordinal, OVER
+        if last is not None and self._position == (last.place, last.given) and last.is_over():
+            return last.place, OVER
         return self._position
 
     # --- newcomers --------------------------------------------------------------------------------------
 
     def _is_warm(self, iteration: Iteration) -> bool:
         """Whether this is the training loader, and the first steps are taken."""
-        return iteration.known.history.trains and self._rounds >= FIRST_ROUNDS
+        return iteration.known.history.trains and self._rounds >= self._first_rounds
 
     def _is_behind(self, iteration: Iteration) -> bool:
         """Whether the others are in a later epoch: this worker goes through those before it alone."""
-        return iteration.ordinal + 1 < self._session.epoch_of_others
+        return iteration.place + 1 < self._session.epoch_of_others
+
+    def _others_have_other_loader(self, iteration: Iteration) -> bool:
+        """Whether the others train with a later loader than this one, so that its epochs are over."""
+        place = self._session.epoch_of_others - 1
+        if self._stage is Stage.CATCHING_UP:
+            place = max(place, self._target.position[0])
+        return place // MOST_ITERATIONS > max(iteration.known.history.phase, 0)
 
     def _practice(self, iteration: Iteration) -> Any:
         """A batch for practice."""
-        most = 1 if self._rounds >= FIRST_ROUNDS else PRACTICE
+        most = 1 if self._rounds >= self._first_rounds else PRACTICE
         behind = self._is_warm(iteration) and self._is_behind(iteration)
         if iteration.given >= most and (behind or not iteration.known.history.trains):
             raise StopIteration
@@ -479,7 +580,7 @@ class TrainingLoop:
         return iteration.again()
 
     def _join(self) -> None:
-        self._session.layout = self.captured.layout()
+        self._session.layout = self._layout()
         self.group.guards = True
         self._session.join()
         self._has_entered(Origin.NEW, sync=True)
@@ -519,6 +620,13 @@ class TrainingLoop:
         if self.unit is not None and self._stage in (Stage.TRAINING, Stage.CATCHING_UP, Stage.WARMING):
             self._any_of_unit(True)
 
+    def _is_amid_step(self, iteration: Iteration) -> bool:
+        """Whether the script accumulates the gradients of several batches, and has some of them.
+
+        A worker that recovered here would take this step with fewer batches, and the epoch one step more.
+        """
+        return self._unstepped and iteration.known.history.trains and not self.is_new
+
     def _recover(self) -> None:
         """Wait for the generation that replaces the one that broke."""
         still_new = self.is_new
@@ -529,17 +637,19 @@ class TrainingLoop:
     def _has_caught_up(self, iteration: Iteration) -> bool:
         history = iteration.known.history
         if self._handover.origin is not Origin.NEW:
-            return history.trains and (iteration.ordinal, iteration.given) >= self._target.position
+            return history.trains and (iteration.place, iteration.given) >= self._target.position
         if history.number != self._target.loader:
             return False
-        history.trains = True
-        ordinal, given = self._target.position
+        self._trains_with(iteration)
+        place, given = self._target.position
+        if self._rounds < self._first_rounds:
+            return False
         if given == OVER:
-            return iteration.ordinal > ordinal
-        if iteration.ordinal > ordinal:
+            return iteration.place > place
+        if iteration.place > place:
             sys.exit("flexo: this worker cannot join: its script is in a later epoch than the others")
         passed = self._placeholder is None or iteration.given >= given
-        return iteration.ordinal == ordinal and passed
+        return iteration.place == place and passed
 
     def _hurry(self, iteration: Iteration) -> Any:
         """A batch of a worker that is not where the others are: newcomers see one batch of a loader."""
@@ -547,10 +657,12 @@ class TrainingLoop:
             if (
                 self._placeholder
                 and iteration.known.history.trains
-                and iteration.ordinal == self._target.position[0]
+                and iteration.place == self._target.position[0]
             ):
                 iteration.skip()
                 return self._placeholder()
+            if self._rounds < self._first_rounds and iteration.known.history.number == self._target.loader:
+                return self._practice(iteration)
             if iteration.given >= 1:
                 raise StopIteration
         return self._give(iteration)
@@ -559,6 +671,7 @@ class TrainingLoop:
         """Be where the others are: take the state over, or give it."""
         lost = self._handover.origin is not Origin.STAYS
         try:
+            self._handover.compare(self.captured.layout())
             start = self._handover.carry(iteration)
         except RuntimeError as error:
             self.group.note_failure(error)
@@ -566,11 +679,11 @@ class TrainingLoop:
         self.group.take_place()
         self._rates.follow(self.group.size(), self.captured.optimizers(), left_out.made())
         self._position = self._target.position
-        ordinal, passed = self._position
+        place, passed = self._position
         if iteration is None:
             self._calls = passed
         else:
-            passed = passed if iteration.ordinal == ordinal else 0
+            passed = passed if iteration.place == place else 0
             iteration.go_on_at(passed, start)
         commits = self._handover.settle(iteration)
         if lost:

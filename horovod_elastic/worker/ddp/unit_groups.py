@@ -44,7 +44,7 @@ class UnitsGroup(DefaultGroup):
         """See ElasticGroup.of_alike."""
         return self.across
 
-    def weigh(self, weight: float, alike: int) -> None:
+    def weigh(self, weight: float, alike: int, batch: int = 0) -> None:
         """See ElasticGroup.weigh."""
         of_unit = alike > 1
         self.scatter_weight = 1.0 if of_unit else weight

@@ -15,7 +15,8 @@ from generations import world
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, TensorDataset
+from tqdm import tqdm
 
 
 class Log:
@@ -227,10 +228,39 @@ def by_steps(options, log):
     """Counts steps and not epochs."""
     model = DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
     sampler, loader = divided(32)
     batches = endless(loader, sampler)
     for step in range(options.epochs * 32):
         inputs, targets, samples = next(batches)
+        optimizer.zero_grad()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        state = [digest(model)]
+        log.tell("step", epoch=sampler.epoch, steps=step, state=state, numbers=samples.tolist())
+        if step % 10 == 9:
+            workers = torch.ones(1)
+            dist.all_reduce(workers)
+            log.tell("check", step=step, workers=float(workers))
+            if stopped(options):
+                break
+        time.sleep(options.sleep)
+
+
+def by_iterator(options, log):
+    """Counts steps in a progress bar, and begins the loader anew where its iterator is over."""
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler, loader = divided(32)
+    batches = iter(loader)
+    for step in tqdm(range(options.epochs * 32), disable=dist.get_rank() > 0):
+        try:
+            inputs, targets, samples = next(batches)
+        except StopIteration:
+            sampler.set_epoch(sampler.epoch + 1)
+            batches = iter(loader)
+            inputs, targets, samples = next(batches)
         optimizer.zero_grad()
         cross_entropy(model(inputs), targets).backward()
         optimizer.step()
@@ -245,11 +275,35 @@ def by_steps(options, log):
         time.sleep(options.sleep)
 
 
+def cycled(options, log):
+    """Counts steps over itertools.cycle, over batches that the script cuts itself."""
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = points()
+    batches = BatchSampler(DistributedSampler(data), 32, drop_last=False)
+    number, rounds = 0, itertools.cycle(DataLoader(data, batch_sampler=batches))
+    while number < options.epochs * 32:
+        inputs, targets, samples = next(rounds)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        log.tell("step", epoch=0, steps=number, state=[digest(model)], numbers=samples.tolist())
+        number += 1
+        if number % 10 == 0:
+            workers = torch.ones(1)
+            dist.all_reduce(workers)
+            log.tell("check", step=number, workers=float(workers))
+            if stopped(options):
+                break
+        time.sleep(options.sleep)
+
+
 def no_loader(options, log):
-    """Draws its batches at random from an array, each rank with its own seed, one batch ahead."""
+    """Draws its batches at random from an array, each rank with its own seed, one batch ahead. Scales."""
     torch.manual_seed(7 + dist.get_rank())
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
     all_inputs, all_targets, _ = points().tensors
 
     def draw():
@@ -266,10 +320,13 @@ def no_loader(options, log):
             model.require_backward_grad_sync = part == 1
             loss = cross_entropy(model(inputs), targets) / 2
             inputs, targets = draw()
-            loss.backward()
-        optimizer.step()
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        log.tell("step", epoch=0, steps=number, state=[digest(model), rate], numbers=[])
+        log.tell("step", epoch=0, steps=number, state=[digest(model), rate, scaler.get_scale()], numbers=[])
         if number % 10 == 0:
             workers = torch.ones(1)
             dist.all_reduce(workers)
@@ -278,6 +335,75 @@ def no_loader(options, log):
                 break
         number += 1
         time.sleep(options.sleep)
+
+
+def phases(options, log):
+    """Trains the last layer, then all of the model, with another optimizer and loader.
+
+    Divides a global batch by the number of ranks. In the first epoch, the rate has a schedule of its own.
+    """
+    layers, steps = net(), 0
+    for phase, epochs in enumerate((2, options.epochs)):
+        layers[0].requires_grad_(phase == 1)
+        model = DistributedDataParallel(layers, static_graph=phase == 0)
+        optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=0.01)
+        sampler, loader = divided(64 // dist.get_world_size())
+        total = epochs * len(loader)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step, total=total: 1 - step / total)
+        for epoch in range(epochs):
+            if phase == 1 and stopped(options):
+                break
+            sampler.set_epoch(epoch)
+            warm_up = torch.optim.lr_scheduler.LinearLR(optimizer) if (phase, epoch) == (0, 0) else None
+            for inputs, targets, samples in loader:
+                optimizer.zero_grad()
+                cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+                (warm_up or schedule).step()
+                steps += 1
+                state = [digest(model), schedule.get_last_lr()[0]]
+                log.tell("step", epoch=2 * phase + epoch, steps=steps, state=state, numbers=samples.tolist())
+                time.sleep(options.sleep)
+
+
+def gathers(options, log):
+    """A loss over the outputs of all ranks, and a sampler of the script's own."""
+    model = DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = points()
+    sampler = EveryNth(data)
+    loader = DataLoader(data, batch_size=32, sampler=sampler)
+    steps = 0
+    for epoch in range(options.epochs):
+        if stopped(options):
+            break
+        sampler.epoch = epoch
+        for inputs, targets, samples in loader:
+            outputs = model(inputs)
+            of_all = [torch.zeros_like(outputs) for _ in range(dist.get_world_size())]
+            dist.all_gather(of_all, outputs.detach())
+            of_all[dist.get_rank()] = outputs
+            optimizer.zero_grad()
+            (cross_entropy(outputs, targets) + torch.cat(of_all).mean() ** 2).backward()
+            optimizer.step()
+            steps += 1
+            log.tell("step", epoch=epoch, steps=steps, state=[digest(model)], numbers=samples.tolist())
+            time.sleep(options.sleep)
+
+
+class EveryNth(Sampler):
+    """Gives each rank every n-th sample of an order that is drawn anew for each epoch."""
+
+    def __init__(self, data):
+        self.samples, self.epoch = len(data), 0
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def __len__(self):
+        return len(range(self.rank, self.samples, self.world_size))
+
+    def __iter__(self):
+        order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order.tolist()[self.rank :: self.world_size])
 
 
 def compiled(options, log):

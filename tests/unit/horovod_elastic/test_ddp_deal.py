@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, cycle
 
 import pytest
@@ -19,6 +20,7 @@ deals = st.builds(
     base=workers,
     drop_last=st.booleans(),
     rule=st.sampled_from(BatchRule),
+    even=st.booleans(),
 )
 
 
@@ -52,6 +54,13 @@ def test_all_workers_have_equally_many_steps_and_nobody_has_none_in_a_step(
         shares = [len(deal.share(start, rank, size).places) for rank in range(size)]
         assert min(shares) >= 1
         assert max(shares) - min(shares) <= 1
+
+
+@given(deals, st.lists(workers, min_size=1, max_size=6))
+def test_even_steps_give_all_workers_as_many_samples(deal: Deal, sizes: list[int]) -> None:
+    for size, places in an_epoch(replace(deal, even=True), sizes):
+        assert len(places) % size == 0
+        assert len(places) <= size * max(deal.per_worker, 1)
 
 
 @given(deals, workers, st.integers(0, 399))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from tqdm import tqdm, trange  # noqa: E402
 
 from horovod_elastic.worker.ddp import script_frames  # noqa: E402
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops  # noqa: E402
@@ -83,7 +84,7 @@ def test_a_container_that_holds_itself_is_left_alone() -> None:
     assert not [place for place in part.own()["values"] if "knot" in place]
 
 
-def test_at_another_line_nothing_is_taken_over() -> None:
+def test_in_another_function_nothing_is_taken_over() -> None:
     sent: list[Any] = []
     giving, taking = ScriptVariables(list), ScriptVariables(list)
     taking.takes(True)
@@ -95,6 +96,24 @@ def test_at_another_line_nothing_is_taken_over() -> None:
         return step
 
     assert elsewhere() == 1
+
+
+def test_at_another_call_for_a_batch_in_the_same_function_the_variables_are_taken_over() -> None:
+    """Such as the one after `except StopIteration`."""
+    sent: list[Any] = []
+    giving, taking = ScriptVariables(list), ScriptVariables(list)
+    taking.takes(True)
+    found = []
+    for steps, part in ((9, giving), (2, taking)):
+        step = 0
+        part.training_begins()
+        step = steps
+        if part is giving:
+            sent.append(part.own())
+        else:
+            part.take_over(sent[0])
+        found.append(step)
+    assert found == [9, 9]
 
 
 # --- loops ---------------------------------------------------------------------------------------------
@@ -137,6 +156,37 @@ def test_an_enumeration_goes_on_with_the_batches_of_the_others(loops: CountingLo
             loops.batch_loop_begins()
             loops.go_on({}, 40)
     assert numbers == [0, 1, 40, 41, 42, 43]
+
+
+@pytest.mark.parametrize("bar", [lambda: tqdm(range(10), disable=True), lambda: trange(10, disable=True)])
+def test_a_bar_around_a_range_goes_on_after_the_others_number(
+    loops: CountingLoops, bar: Callable[[], Any]
+) -> None:
+    seen = []
+    for number in bar():
+        seen.append(number)
+        if number == 2:
+            loops.go_on({(sys._getframe(), "number"): 7}, 0)
+    assert seen == [0, 1, 2, 8, 9]
+
+
+def test_a_bar_around_an_enumeration_goes_on_with_the_batches_of_the_others(loops: CountingLoops) -> None:
+    numbers = []
+    for number, _ in tqdm(enumerate("abcd", 1), disable=True):
+        numbers.append(number)
+        if number == 2:
+            loops.batch_loop_begins()
+            loops.go_on({}, 40)
+    assert numbers == [1, 2, 41, 42]
+
+
+def test_after_the_join_bars_are_tqdms_own_again() -> None:
+    own = tqdm.__iter__
+    watching = CountingLoops()
+    watching.watch()
+    assert tqdm.__iter__ is not own
+    watching.go_on({}, 0)
+    assert tqdm.__iter__ is own
 
 
 def test_ranges_that_are_no_loops_are_pythons_own(loops: CountingLoops) -> None:
