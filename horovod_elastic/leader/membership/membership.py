@@ -471,6 +471,8 @@ class Membership:
 
     def _recover_virtual(self, virtual: VirtualWorkers, survivors: list[Worker], now: float) -> list[Command]:
         """Begin the generation after a broken one, once each virtual worker has a process again."""
+        if self._job.finishing:  # the others have ended before the boundary at which these joined them
+            return [worker.tell_to_leave(ENDING, now) for worker in survivors]
         order = virtual.order(self._roster, after_loss=True)
         if order is None and virtual.is_hopeless(self._roster):
             return self._over(Verdict(self._job.failure or 1, "a virtual worker has died too often"))

@@ -100,6 +100,32 @@ def test_a_job_ends_if_a_virtual_worker_dies_again_and_again() -> None:
     assert world.end.exit_code == 3
 
 
+def test_a_script_that_ends_while_a_virtual_worker_moves_has_ended_well() -> None:
+    """The process that was to take the rank over is in the next generation already, and alone there."""
+    world = training({"b1": 1}, 2)
+    world.join("s1", 1)
+    old = set(world.training())
+    for worker_id in set(world.processes) - old:
+        world.ready(worker_id)
+    while not (moved := set(world.training()) - old):
+        world.flush()
+        for worker_id in old:
+            if not world.processes[worker_id].part.word:
+                world.step(worker_id)
+    (alone,) = moved
+    world.fail(alone)
+    world.flush()
+    for worker_id in old:
+        world.processes[worker_id].part.finish()
+        world.stand(worker_id)
+    world.flush()
+    for worker_id in old:
+        world.exit(worker_id, 0)
+    world.quieten()
+    assert world.end is not None
+    assert world.end.exit_code == 0
+
+
 def test_a_new_leader_moves_nobody() -> None:
     world = training({"b1": 2}, 4)
     world.join("s1", 1)
