@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +28,7 @@ from horovod_elastic import checkpoints, declared
 from horovod_elastic.checkpoints import CheckpointError, CheckpointInfo
 from horovod_elastic.trace import say
 from horovod_elastic.worker import checkpoint_task, left_out
-from horovod_elastic.worker.ddp import checkpoint, torchs_own
+from horovod_elastic.worker.ddp import checkpoint, obstacles, torchs_own, units
 from horovod_elastic.worker.ddp.captured import Captured
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
@@ -37,9 +36,9 @@ from horovod_elastic.worker.ddp.handover import NOWHERE, Handover, Target
 from horovod_elastic.worker.ddp.iteration import MOST_ITERATIONS, Iteration
 from horovod_elastic.worker.ddp.loaders import Loader, Loaders
 from horovod_elastic.worker.ddp.rates import RateRule, ScaledRates
-from horovod_elastic.worker.ddp.script_frames import caller, unknown_trainer
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables
 from horovod_elastic.worker.ddp.sources import sampler_of
+from horovod_elastic.worker.ddp.units import UnevenSampler
 from horovod_elastic.worker.state_route import Origin
 
 if TYPE_CHECKING:
@@ -138,14 +137,11 @@ class TrainingLoop:
         unit, sampler = self.unit, sampler_of(loader)
         if unit is None or not isinstance(sampler, DistributedSampler):
             return 1
-        size, rank, told = self.group.size(), self.group.rank(), (sampler.num_replicas, sampler.rank)
-        if told in ((size, rank), (size // unit.size, rank // unit.size)):
-            return size // int(sampler.num_replicas)
-        self.keep_size(
-            f"the sampler of the DataLoader at {caller()} has num_replicas={told[0]} and rank={told[1]}. With"
-            f" --elastic-unit={unit.size} these are world_size and rank, or both divided by {unit.size}"
-        )
-        return 1
+        try:
+            return units.samples_alike(unit, self.group.rank(), self.group.size(), sampler)
+        except UnevenSampler as error:
+            self.keep_size(str(error))
+            return 1
 
     def adapt_batch(self, loader: Any) -> None:
         """Give a newcomer's loader the batch of the others', if the script divides it by the workers."""
@@ -255,9 +251,8 @@ class TrainingLoop:
 
     def hook_registered(self, state: Any) -> None:
         """Note that DistributedDataParallel gets a communication hook with this state, or None."""
-        if state is not None and not isinstance(state, dist.ProcessGroup):
-            what = f"DistributedDataParallel's communication hook at {caller()}"
-            self.keep_size(f"{what} has a state ({type(state).__name__}), which flexo does not know")
+        if why := obstacles.of_hook(state):
+            self.keep_size(why)
 
     def rule_for(self, known: Loader) -> BatchRule:
         """The batch rule of an iteration that begins now.
@@ -281,7 +276,7 @@ class TrainingLoop:
     def finish(self) -> None:
         """Tell the leader that the script has ended, unless it ends because its unit has lost a worker."""
         if self.unit is not None and not self._finished and not self.unit.lives():
-            self._end_with_unit()
+            units.end_with_unit()
         self._finished = True
         self._session.finished()
 
@@ -290,7 +285,7 @@ class TrainingLoop:
     def step(self, optimizer: Any, take: Callable[..., Any], closure: torchs_own.Closure | None) -> Any:
         """A step of an optimizer: taken, unless it is muted. A closure is called before, once."""
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            self.keep_size("LBFGS computes gradients several times in a step")
+            self.keep_size(obstacles.LBFGS)
         if self._stage in (Stage.IDLE, Stage.RIGID):
             return take()
         result = None
@@ -326,9 +321,7 @@ class TrainingLoop:
         """Note that the batches so far are trained with."""
         self._unstepped, last = False, self._last
         if self._several_loaders():
-            self.keep_size(
-                "it takes a step with batches of several DataLoaders, which flexo deals out one by one"
-            )
+            self.keep_size(obstacles.SEVERAL_LOADERS)
         if last is not None and not last.known.history.trains:
             self._trains_with(last)
             self._last_training = last
@@ -453,7 +446,7 @@ class TrainingLoop:
             # With static_graph, the first pass averages gradients after its end, like a script itself.
             averages = self.unit is None and bool(self.captured.models()) and self._rounds > 1
             if averages and self.group.reductions == self._reductions:
-                self.keep_size("it takes steps with gradients that are not averaged over workers (no_sync)")
+                self.keep_size(obstacles.NOT_AVERAGED)
             self._reductions = self.group.reductions
             if self._rounds == self._first_rounds and self._stage is Stage.TRAINING:
                 self._tell_place()
@@ -488,21 +481,10 @@ class TrainingLoop:
         return checkpoints.write_contents(lambda: checkpoint.contents(self.captured, reached), *where)
 
     def _enter_loop(self) -> bool:
-        declared_state = self.captured.declared
-        if not self.captured.models() and (why := declared_state.obstacle(self.captured.optimizers())):
-            self.keep_size(why)
-            return False
-        if not self._by_steps and (package := unknown_trainer()):
-            self.keep_size(
-                f"its training loop is in the package {package}, whose counters flexo does not know"
-            )
-            return False
-        if self._last_training is not None and self._last_training.is_ahead():
-            self.keep_size(
-                "it takes a batch from its DataLoader before the step with the one before is taken"
-            )
-            return False
-        if why := self._parts_of_ranks():
+        why = obstacles.of_first_steps(
+            self.captured, self.group, self._last_training, by_steps=self._by_steps
+        )
+        if why:
             self.keep_size(why)
             return False
         self._tell_place()
@@ -512,18 +494,6 @@ class TrainingLoop:
         self._stage = Stage.TRAINING
         self.group.guards = True
         return True
-
-    def _parts_of_ranks(self) -> str:
-        """Why the script's own division of its samples cannot be resized; "" if there is none."""
-        last = self._last_training
-        if last is None or self.unit is not None or self.group.adds_in_order or not last.known.loads:
-            return ""
-        if len({digest for (digest,) in self.group.exchange([last.known.loads])}) == 1:
-            return ""
-        return (
-            f"each rank loads samples of its own ({last.loads()}), which flexo cannot deal out anew."
-            " DistributedSampler is allowed"
-        )
 
     def _has_entered(self, origin: Origin, *, sync: bool) -> None:
         """Come into a generation. Without `sync`, workers have left at a boundary, and all others stay."""
@@ -597,28 +567,16 @@ class TrainingLoop:
         failed = bool(self.group.failure)
         if self.unit is None:
             return failed
-        if not together or not self._any_of_unit(failed):
+        if not together or not units.any_has(self.unit, failed):
             return False
         if not failed:
             self.group.note_failure("another worker of this unit has lost a peer")
         return True
 
-    def _any_of_unit(self, failed: bool) -> bool:
-        assert self.unit is not None
-        try:
-            return self.unit.any_has(failed)
-        except RuntimeError:
-            self._end_with_unit()
-
-    @staticmethod
-    def _end_with_unit() -> NoReturn:
-        say("this worker ends: another worker of its unit is gone")
-        os._exit(1)  # an exit in order would say that the script has ended
-
     def _cannot_enter(self) -> None:
         """Tell the unit that this worker could not enter a generation, and waits for the next one."""
         if self.unit is not None and self._stage in (Stage.TRAINING, Stage.CATCHING_UP, Stage.WARMING):
-            self._any_of_unit(True)
+            units.any_has(self.unit, True)
 
     def _is_amid_step(self, iteration: Iteration) -> bool:
         """Whether the script accumulates the gradients of several batches, and has some of them.

@@ -12,13 +12,16 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from horovod_elastic.core.c10d.groups import Groups
+from horovod_elastic.trace import say
 from horovod_elastic.worker.ddp import torchs_own
+from horovod_elastic.worker.ddp.script_frames import caller
 
 SIZE, NAME, PLACE = "FLEXO_UNIT_SIZE", "FLEXO_UNIT", "FLEXO_UNIT_PLACE"
 """Variables that the agent sets: the workers of a unit, the name of this worker's, and its place there."""
@@ -117,6 +120,38 @@ class Unit:
         work = self._groups.gloo(_AGREEMENT).allgather([everybodys], [own])
         self._under_way.append((work, everybodys))  # Gloo may write there after the caller has gone on
         return work, everybodys
+
+
+class UnevenSampler(Exception):
+    """A sampler that divides the data neither by workers nor by units."""
+
+
+def samples_alike(unit: Unit, rank: int, size: int, sampler: DistributedSampler[Any]) -> int:
+    """The number of workers that have the same samples of a loader, which is being made with this sampler.
+
+    `rank`, `size`: this worker's, among all. Raises UnevenSampler.
+    """
+    told = (sampler.num_replicas, sampler.rank)
+    if told in ((size, rank), (size // unit.size, rank // unit.size)):
+        return size // int(sampler.num_replicas)
+    raise UnevenSampler(
+        f"the sampler of the DataLoader at {caller()} has num_replicas={told[0]} and rank={told[1]}. With"
+        f" --elastic-unit={unit.size} these are world_size and rank, or both divided by {unit.size}"
+    )
+
+
+def any_has(unit: Unit, failed: bool) -> bool:
+    """See Unit.any_has. This worker ends if another one of the unit is gone."""
+    try:
+        return unit.any_has(failed)
+    except RuntimeError:
+        end_with_unit()
+
+
+def end_with_unit() -> NoReturn:
+    """End, because another worker of the unit is gone."""
+    say("this worker ends: another worker of its unit is gone")
+    os._exit(1)  # an exit in order would say that the script has ended
 
 
 def meet() -> Unit | None:
