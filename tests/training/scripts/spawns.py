@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,12 +16,12 @@ from torch.distributed.launcher import LaunchConfig, elastic_launch
 WORKERS = 2
 
 
-def train(rank: int, logs: Path, steps: int, port: int | None = None) -> None:
-    """`port`: where they meet, if the script says so itself."""
-    if port is None:
+def train(rank: int, logs: Path, steps: int, meet: str | None = None) -> None:
+    """`meet`: in which file they meet, if the script says so itself."""
+    if meet is None:
         dist.init_process_group("gloo")
     else:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORKERS)
+        dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=WORKERS)
     told = torch.tensor(float(dist.get_rank() + 1))
     for _ in range(steps):
         total = told.clone()
@@ -33,11 +32,6 @@ def train(rank: int, logs: Path, steps: int, port: int | None = None) -> None:
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", type=Path, required=True)
@@ -45,15 +39,28 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="of 0.05 s")
     options, _ = parser.parse_known_args()
     if options.by == "spawn":
-        mp.spawn(train, (options.log_dir, options.steps, free_port()), nprocs=WORKERS)
+        meet = str((options.log_dir / f"meet-{os.getpid()}").absolute())
+        mp.spawn(train, (options.log_dir, options.steps, meet), nprocs=WORKERS)
     elif options.by == "elastic_launch":
-        address = f"127.0.0.1:{free_port()}"
-        config = LaunchConfig(1, 1, nproc_per_node=WORKERS, rdzv_backend="c10d", rdzv_endpoint=address)
+        config = LaunchConfig(
+            1,
+            1,
+            nproc_per_node=WORKERS,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            run_id=str(os.getpid()),
+        )
         elastic_launch(config, train)(0, options.log_dir, options.steps)
     elif options.by == "torchrun":
-        launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORKERS}"]
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={WORKERS}",
+        ]
         again = [__file__, "--by", "nobody", "--log-dir", str(options.log_dir)]
-        subprocess.run([*launcher, f"--master-port={free_port()}", *again], check=True)
+        subprocess.run([*launcher, *again], check=True)
     else:
         train(0, options.log_dir, options.steps)
 
