@@ -22,7 +22,7 @@ _FRAMEWORKS = (
     (("accelerate.",), ("Accelerator",), Tier.ACCELERATE),
 )
 _SHARDING_ARGUMENTS = ("--fsdp", "--deepspeed", "--tensor_parallel", "--use_fsdp", "--use_deepspeed")
-_DECLARABLE = ("iterable-dataset", "sampler")
+_DECLARABLE = ("iterable-dataset", "sampler", rules.OWN_SAMPLER)
 """Rules about objects whose position in the data a script can declare."""
 _BY_DECLARING = "declare state and position by flexo.elastic(...), see docs/torch.md"
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -61,8 +61,9 @@ def _with_declaration(finding: Finding, *, declares: bool) -> Finding:
 
 def _by_rules(found: Sequence[Place]) -> Iterator[Finding]:
     for place in found:
-        level = Level.MAY_KEEP if place.conditional() else Level.KEEPS
         for rule, what in rules.of(place):
+            may = place.conditional() or rule == rules.OWN_SAMPLER
+            level = Level.MAY_KEEP if may else Level.KEEPS
             yield Finding(place.source.name, place.line, rule, what, level)
         if test := rules.leaves_by_itself(place):
             what = (

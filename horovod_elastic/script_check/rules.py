@@ -174,6 +174,12 @@ def _options(place: Place, call: ast.Call) -> Found:
 
 # --- samples that a script deals out itself ---------------------------------------------------------------
 
+OWN_SAMPLER = "own-sampler"
+"""Whether such a sampler keeps the size shows when the job begins (worker/ddp/own_samplers.py)."""
+_TRIED = (
+    "is a sampler of the script's own. The job grows if the sampler has its number of ranks and its rank as"
+    " attributes, and gives the whole epoch to a rank that is the only one. flexo tries that out"
+)
 _STATIC = (
     "deals the samples out by the present number of workers, and keeps to that after a resize. Give the whole"
     " dataset to a DistributedSampler"
@@ -201,7 +207,7 @@ def _shards_by_call(place: Place, call: ast.Call) -> Found:
     named = {keyword.arg for keyword in call.keywords}
     own = name.startswith("torch.utils.data") or last == "DistributedSampler"
     if {"num_replicas", "rank"} <= named and not own:
-        yield "sampler", f"{last}(num_replicas=..., rank=...) {_STATIC}"
+        yield OWN_SAMPLER, f"{last}(num_replicas=..., rank=...) {_TRIED}"
 
 
 def _shards_by_remainder(place: Place, node: ast.Compare) -> Found:
@@ -214,13 +220,9 @@ def _shards_by_remainder(place: Place, node: ast.Compare) -> Found:
 def _class(place: Place, node: ast.ClassDef) -> Found:
     for base in node.bases:
         name = place.source.full(base).rpartition(".")[2]
-        if name == "DistributedSampler":
-            yield (
-                "sampler",
-                f"class {node.name} is a DistributedSampler of its own. flexo deals out the samples of"
-                " PyTorch's DistributedSampler only",
-            )
-        elif name in ("Sampler", "BatchSampler") and _knows_size(place, node):
+        if name == "DistributedSampler" or (name == "Sampler" and _knows_size(place, node)):
+            yield OWN_SAMPLER, f"class {node.name} {_TRIED}"
+        elif name == "BatchSampler" and _knows_size(place, node):
             yield "sampler", f"class {node.name} {_STATIC}"
 
 

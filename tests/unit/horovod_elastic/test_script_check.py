@@ -92,14 +92,9 @@ def test_an_ordinary_training_is_elastic(tmp_path: Path) -> None:
         ("from torch import cuda\ncuda.make_graphed_callables(model, ())", "cuda-graphs"),
         ("import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)", "spawn"),
         (
-            "class Mine(DistributedSampler):\n    pass",
+            "class Part(torch.utils.data.BatchSampler):\n    def __init__(self, num_replicas): pass",
             "sampler",
         ),
-        (
-            "class Part(torch.utils.data.Sampler):\n    def __init__(self, num_replicas): pass",
-            "sampler",
-        ),
-        ("from timm.data import Repeat\nsampler = Repeat(data, num_replicas=world, rank=rank)", "sampler"),
         ("dist.init_process_group('gloo')", "several-groups"),
         ("from torch.distributed import rpc\nrpc.init_rpc('w', rank=rank, world_size=world)", "rpc"),
         ("from datasets import load_dataset\nd = load_dataset('x', streaming=True)", "iterable-dataset"),
@@ -118,6 +113,23 @@ def test_constructs_that_tie_a_job_to_its_size_are_named(tmp_path: Path, setup: 
     line = LOOP.splitlines().index("{setup}") + 1
     lines = setup.count("\n") + 1
     assert finding.line == (line if "class " in setup and rule == "sampler" else line + lines - 1)
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "class Mine(DistributedSampler):\n    pass",
+        "class Part(torch.utils.data.Sampler):\n    def __init__(self, num_replicas): pass",
+        "from timm.data import Repeat\nsampler = Repeat(data, num_replicas=world, rank=rank)",
+    ],
+)
+def test_a_sampler_of_the_scripts_own_only_may_keep_its_size(tmp_path: Path, setup: str) -> None:
+    report = in_loop(tmp_path, setup)
+    assert (the_one(report).rule, the_one(report).level, report.elastic) == (
+        "own-sampler",
+        Level.MAY_KEEP,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
