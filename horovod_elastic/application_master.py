@@ -33,7 +33,7 @@ from horovod_elastic.platforms.base import (
 from horovod_elastic.platforms.yarn import environment as environments
 from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication
-from horovod_elastic.platforms.yarn.container_start import put_python_first, take_credentials
+from horovod_elastic.platforms.yarn.container_start import prepare_python, take_credentials
 from horovod_elastic.platforms.yarn.environment import (
     CONTAINER_ID,
     KIND_NAME,
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
     """Entry point of `python -m horovod_elastic.application_master OPTIONS -- COMMAND`."""
     options = parse(arguments)
     credentials = take_credentials()
-    put_python_first()
+    prepare_python()
     attempt = read_container(os.environ[CONTAINER_ID]).application_attempt_id
     number = str(application_number(attempt.application_id))
     os.environ.update(

@@ -12,6 +12,7 @@ from horovod_elastic import reproducible
 from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob
+from horovod_elastic.platforms.base import MODULES
 from horovod_elastic.worker.sigterm import SATELLITE
 
 INJECT = Path(__file__).resolve().parents[1] / "inject"
@@ -45,7 +46,7 @@ def environment_of(
         *(projected_rank.local_size, projected_rank.cross_rank, projected_rank.cross_size),
     )
     environment.update(
-        PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
+        PYTHONPATH=_joined(str(INJECT), environment.get(MODULES, ""), environment.get("PYTHONPATH", "")),
         FLEXO_AGENT=supervisor.endpoint,
         FLEXO_WORKER_ID=order.worker_id,
         FLEXO_WORKER_SECRET=supervisor.secret,
@@ -87,6 +88,10 @@ def environment_of(
         )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment
+
+
+def _joined(*folders: str) -> str:
+    return os.pathsep.join(filter(None, folders))
 
 
 def projected(order: pb.StartWorker, place: WorkerLocation, job: BaseJob) -> pb.ProjectedRank:

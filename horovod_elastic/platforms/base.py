@@ -20,6 +20,8 @@ NODE_VARIABLE = "FLEXO_NODE"
 """Environment variable: the cluster's name of the node, for supervisor.py, which cannot ask a platform."""
 JOB_VARIABLE = "FLEXO_JOB_ID"
 """Environment variable: the id of the base. flexo sets it for all processes that it starts on a cluster."""
+MODULES = "FLEXO_MODULES"
+"""Environment variable: a folder from which scripts can import modules, besides their own; or not set."""
 ANSWERS_WITHIN_S = 60
 """Longest time that a method may wait for one answer of the cluster."""
 ENDS_WITHIN_S = 10.0

@@ -98,6 +98,26 @@ def test_a_job_grows_and_shrinks_in_time_for_an_ordinary_application(flexod: Yar
     ordinary.end()
 
 
+@pytest.mark.parametrize("launcher", [["torchrun", "--nproc-per-node=2"], ["python"]])
+def test_a_script_of_torch_distributed_grows_and_shrinks(
+    flexod: YarnLab, tmp_path: Path, launcher: list[str]
+) -> None:
+    options = "--gpus", "1", "--memory", "2G", "--file", "generations.py"
+    job = submit(flexod, tmp_path, "plain_ddp.py", elastic="2-6", options=options, launcher=launcher)
+
+    def size() -> int:
+        """Of the last step with effect."""
+        steps = [(each["time"], each["size"]) for each in job.events("step") if each["world"]]
+        return max(steps, default=(0, 0))[1]
+
+    job.wait_until("six workers", lambda: size() == 6)
+    ordinary = in_time(flexod, 10)
+    job.wait_until("fewer workers", lambda: size() < 6)
+    job.stop()
+    assert job.wait().final_status == pb.APP_SUCCEEDED, job.output()[-6000:]
+    ordinary.end()
+
+
 def test_without_flexod_yarn_itself_takes_satellites_and_the_job_lets_them_go_as_planned(
     flexod: YarnLab, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def submit(
     options: Sequence[str] = ("--gpus", "1", "--memory", "1G"),
     env: str = ENVIRONMENT,
     shell: Sequence[str] = (),
+    launcher: Sequence[str] = ("python",),
 ) -> YarnJob:
     """Submit a job that runs one of the scripts, as a user would. `shell`: words before the command."""
     (folder / "logs").mkdir()
@@ -155,7 +156,7 @@ def submit(
     command = [
         *shell,
         *(FLEXO, "yarn", "submit", "--json", *size, *options, "--env", env, "--"),
-        *("python", script, "--log-dir", str(folder / "logs"), *arguments),
+        *(*launcher, script, "--log-dir", str(folder / "logs"), *arguments),
     ]
     answer = json.loads(lab.run(command, cwd=SCRIPTS).stdout)
     return YarnJob(folder, lab, records.read_application(answer["application"]))

@@ -20,6 +20,7 @@ from flexo_protos.credentials import JOB_SECRET, SCHEME_VARIABLE
 from flexo_protos.job_secret import FILE_VARIABLE
 from flexo_yarn import credentials
 from flexo_yarn.credentials import Credentials
+from horovod_elastic.platforms.base import MODULES
 from horovod_elastic.platforms.yarn.environment import GPU_PLUGIN, GPUS, NM_HOST
 from horovod_elastic.trace import say
 
@@ -55,10 +56,14 @@ def take_credentials() -> Credentials:
     return found
 
 
-def put_python_first() -> None:
-    """Let `python` in the user's command be this Python."""
+def prepare_python() -> None:
+    """Let `python` in the user's command be this Python, and let scripts import the container's modules.
+
+    Files in the container's folder are links to other folders, and Python looks beside the script only.
+    """
     folder = Path(sys.executable).parent  # not resolved: a virtual environment's Python is a link
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
+    os.environ[MODULES] = str(Path.cwd())
 
 
 def take_gpus(count: int, environment: Mapping[str, str]) -> tuple[int, ...]:
@@ -117,7 +122,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parser.add_argument("supervisor", nargs=argparse.REMAINDER, help="-- and the supervisor's arguments")
     options = parser.parse_args(arguments)
     take_credentials()
-    put_python_first()
+    prepare_python()
     if options.gpus and os.environ.get(GPU_PLUGIN) != "1":
         try:
             taken = ",".join(map(str, take_gpus(options.gpus, os.environ)))
