@@ -79,7 +79,7 @@ def test_a_group_that_is_destroyed_can_be_made_again(tmp_path: Path, maximum: in
     assert [each["sums"] for each in run(tmp_path, "twice", maximum)] == [[3, 3], [3, 3]]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize("launcher", ["spawn", "elastic_launch", "torchrun"])
 def test_a_script_that_starts_its_own_workers_keeps_its_size(
     tmp_path: Path, launcher: str, workers: int

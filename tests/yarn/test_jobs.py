@@ -98,7 +98,10 @@ def test_a_job_grows_and_shrinks_in_time_for_an_ordinary_application(flexod: Yar
     ordinary.end()
 
 
-@pytest.mark.parametrize("launcher", [["torchrun", "--nproc-per-node=2"], ["python"]])
+@pytest.mark.parametrize(
+    "launcher",
+    [["torchrun", "--nproc-per-node=2"], pytest.param(["python"], marks=pytest.mark.thorough)],
+)
 def test_a_script_of_torch_distributed_grows_and_shrinks(
     flexod: YarnLab, tmp_path: Path, launcher: list[str]
 ) -> None:
