@@ -65,7 +65,8 @@ def check_checkpoint(path: Path, lab: Lab, job_id: str) -> None:
 def test_what_keeps_it_at_its_size_is_named(
     submit: Submit, alone: Lab, script: str, arguments: list[str], obstacle: str
 ) -> None:
-    job = submit(script, elastic="1-4", launch=launch(script, *arguments))
+    task = ("-n", "2", "-N", "1", "--gpus-per-task=1")
+    job = submit(script, elastic="2-4", options=task, launch=launch(script, *arguments))
     job.wait_until("the line", lambda: "keeps its size" in job.output())
 
     def why() -> str:

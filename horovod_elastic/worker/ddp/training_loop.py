@@ -53,6 +53,8 @@ PRACTICE = 64
 """Batches of a loader without a step, after which a newcomer takes the loader for one that does not train."""
 TOLD_WITHIN_S = 3.0
 """How long a newcomer waits for the batches of the others' loaders."""
+UNFIT = "unfit"
+"""The layout of a newcomer that cannot join: no other worker's is like it."""
 OVER = 1 << 40
 """Stands for the batches of an iteration that is over: the next call is in another one."""
 
@@ -213,9 +215,11 @@ class TrainingLoop:
     def keep_size(self, why: str) -> None:
         """Never resize this job. `why` names what stands in the way, and where.
 
-        A newcomer finds the same obstacle as the founders. Nobody calls it, so it waits to be told to leave.
+        A newcomer finds the same obstacle as the founders, or one that they could not see: for a single
+        founder, a group of rank 0 is one of all workers. It tells the leader, and waits to be told to leave.
         """
         if self._stage is Stage.WARMING:
+            self._session.fixed_why, self._session.layout = why, UNFIT
             self._session.join()
             sys.exit(f"flexo: this worker cannot join: {why}")
         if self._stage is Stage.BEGINNING:
