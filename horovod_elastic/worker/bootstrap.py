@@ -40,7 +40,7 @@ def install() -> None:
     sigterm.prepare()
     if "FLEXO_WORKER_ID" not in os.environ:
         return
-    own_workers.began_as_worker()
+    own_workers.began_as_worker()  # notes the variables as they are now
     endless.install()
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})

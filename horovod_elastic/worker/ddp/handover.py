@@ -124,8 +124,7 @@ class Handover:
         if self._route is None:
             return
         size, at = self._unit()
-        digest = int.from_bytes(hashlib.sha256(layout.encode()).digest()[:7], "big")
-        if len({each for (each,) in self._group.exchange([digest])[at::size]}) > 1:
+        if len({each for (each,) in self._group.exchange([_digest(layout.encode())])[at::size]}) > 1:
             raise RuntimeError("the models or optimizers are not the same on all workers")
 
     def carry(self, iteration: Iteration | None) -> int:
@@ -278,4 +277,9 @@ def _random_digest() -> int:
     """A digest of the generators' states, to tell whether all workers have the same."""
     states = RandomNumbers().own()
     text = pickle.dumps({**states, "torch": [each.numpy().tobytes() for each in states["torch"].values()]})
-    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+    return _digest(text)
+
+
+def _digest(content: bytes) -> int:
+    """A digest as a number that can be exchanged."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:7], "big")

@@ -272,14 +272,13 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         from horovod_elastic.worker.ddp import script_frames, training_loop
 
         loop = training_loop.current()
-        if not loop.runs or loop.unit is not None:  # with units, torch calls UnitsGroup's function
-            return original(ranks, *args, **kwargs)
-        assert _default.front is not None
-        group = _default.front.group
-        if loop.is_resizable and (ranks is None or sorted(ranks) == list(range(group.size()))):
-            with group.makes_whole_groups():
-                return original(ranks, *args, **kwargs)
-        loop.keep_size(f"dist.new_group() at {script_frames.caller()} makes a group of fixed ranks")
+        if loop.runs and loop.unit is None:  # with units, torch calls UnitsGroup's function
+            assert _default.front is not None
+            group = _default.front.group
+            if loop.is_resizable and (ranks is None or sorted(ranks) == list(range(group.size()))):
+                with group.makes_whole_groups():
+                    return original(ranks, *args, **kwargs)
+            loop.keep_size(f"dist.new_group() at {script_frames.caller()} makes a group of fixed ranks")
         return original(ranks, *args, **kwargs)
 
     return new_group

@@ -186,7 +186,7 @@ class Iteration:
         """Note that the batches so far have been used by a step that counts."""
         self.start = self._reached
         self._read = copies_of(self._reads)
-        if self.given not in self._at_steps and len(self._at_steps) < 3:
+        if len(self._at_steps) < 3 and self.given not in self._at_steps:
             self._at_steps.append(self.given)
 
     def is_ahead(self) -> bool:

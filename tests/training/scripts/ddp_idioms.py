@@ -74,6 +74,13 @@ def stopped(options):
     return bool(asked)
 
 
+def count_workers(step, log):
+    """A collective of the script's own, which tells whether all workers are at the same step."""
+    workers = torch.ones(1)
+    dist.all_reduce(workers)
+    log.tell("check", step=step, workers=float(workers))
+
+
 def digest(*models):
     return float(sum(each.detach().double().abs().sum() for model in models for each in model.parameters()))
 
@@ -240,9 +247,7 @@ def by_steps(options, log):
         state = [digest(model)]
         log.tell("step", epoch=sampler.epoch, steps=step, state=state, numbers=samples.tolist())
         if step % 10 == 9:
-            workers = torch.ones(1)
-            dist.all_reduce(workers)
-            log.tell("check", step=step, workers=float(workers))
+            count_workers(step, log)
             if stopped(options):
                 break
         time.sleep(options.sleep)
@@ -267,9 +272,7 @@ def by_iterator(options, log):
         state = [digest(model)]
         log.tell("step", epoch=sampler.epoch, steps=step, state=state, numbers=samples.tolist())
         if step % 10 == 9:
-            workers = torch.ones(1)
-            dist.all_reduce(workers)
-            log.tell("check", step=step, workers=float(workers))
+            count_workers(step, log)
             if stopped(options):
                 break
         time.sleep(options.sleep)
@@ -290,9 +293,7 @@ def cycled(options, log):
         log.tell("step", epoch=0, steps=number, state=[digest(model)], numbers=samples.tolist())
         number += 1
         if number % 10 == 0:
-            workers = torch.ones(1)
-            dist.all_reduce(workers)
-            log.tell("check", step=number, workers=float(workers))
+            count_workers(number, log)
             if stopped(options):
                 break
         time.sleep(options.sleep)
@@ -328,9 +329,7 @@ def no_loader(options, log):
         optimizer.zero_grad(set_to_none=True)
         log.tell("step", epoch=0, steps=number, state=[digest(model), rate, scaler.get_scale()], numbers=[])
         if number % 10 == 0:
-            workers = torch.ones(1)
-            dist.all_reduce(workers)
-            log.tell("check", step=number, workers=float(workers))
+            count_workers(number, log)
             if stopped(options):
                 break
         number += 1
