@@ -216,10 +216,10 @@ class TrainingLoop:
         """Never resize this job. `why` names what stands in the way, and where.
 
         A newcomer finds the same obstacle as the founders, or one that they could not see: for a single
-        founder, a group of rank 0 is one of all workers. It tells the leader, and waits to be told to leave.
+        founder, a group of rank 0 is one of all workers. The newcomer waits to be told to leave.
         """
         if self._stage is Stage.WARMING:
-            self._session.fixed_why, self._session.layout = why, UNFIT
+            self._session.layout = UNFIT
             self._session.join()
             sys.exit(f"flexo: this worker cannot join: {why}")
         if self._stage is Stage.BEGINNING:
