@@ -219,9 +219,10 @@ class TrainingLoop:
         founder, a group of rank 0 is one of all workers. The newcomer waits to be told to leave.
         """
         if self._stage is Stage.WARMING:
+            say(f"this worker cannot join: {why}")
             self._session.layout = UNFIT
             self._session.join()
-            sys.exit(f"flexo: this worker cannot join: {why}")
+            sys.exit(1)
         if self._stage is Stage.BEGINNING:
             self._stage = Stage.RIGID
             self._session.fixed_why = why
