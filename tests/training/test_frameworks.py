@@ -159,6 +159,23 @@ def check_tensorboard(logs: Path, writers: int) -> None:
     assert together == sorted(set(together))
 
 
+@needs("accelerate", "transformers")
+def test_a_trainer_that_gathers_its_samples_has_as_many_in_each_worker(tmp_path: Path) -> None:
+    """And as many steps as it has counted: a third of 64 samples is no whole number."""
+    with train(tmp_path / "job", "hf_trainer.py", "--gather") as job:
+        train_at(job, 2)
+        job.start("n1", 1)
+        train_at(job, 3)
+        finish(job)
+        check(job)
+        steps = [each for each in steps_that_count(job) if each["size"] == 3]
+        lengths = defaultdict(set)
+        for each in steps:
+            lengths[each["taken"]].add(len(each["numbers"]))
+        assert all(len(each) == 1 for each in lengths.values())
+        assert {22 + 21 + 21} in lengths.values()  # the batches of one step
+
+
 @needs("accelerate")
 def test_a_base_of_one_worker_grows_with_accelerate(tmp_path: Path) -> None:
     """Accelerate would leave the shuffling of a single process to that process."""

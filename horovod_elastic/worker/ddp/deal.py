@@ -38,7 +38,8 @@ class Deal:
     `per_worker`: the batch of a DataLoader. `base`: the workers of the job's base. `drop_last`: whether the
     last batch is left out if it is not full. `in_blocks`: whether a worker has neighbours in the order,
     rather than every n-th sample. `even`: whether all workers have equally many samples in each step, for
-    scripts that gather something for each sample; the global batch is then a little larger.
+    scripts that gather something for each sample; the global batch is then a little larger, or larger and
+    smaller by turns where the script has counted the steps of an epoch in advance.
     """
 
     samples: int
@@ -51,16 +52,21 @@ class Deal:
 
     def global_batch(self, workers: int) -> int:
         """The samples of a full step. A worker never has more of them than a DataLoader's batch, or none."""
+        batch = self._batch(workers)
+        return batch + -batch % workers if self.even else batch
+
+    def _batch(self, workers: int) -> int:
+        """The global batch that would do if workers need not have equally many samples."""
         if self.rule is BatchRule.GROW or workers < self.base:
             return self.per_worker * workers
-        return self._rounded(max(self.per_worker * self.base, workers), workers)
-
-    def _rounded(self, batch: int, workers: int) -> int:
-        return batch + -batch % workers if self.even else batch
+        return max(self.per_worker * self.base, workers)
 
     def steps(self, start: int, workers: int, most: int | None = None) -> int:
         """The steps that are left, if `start` samples of the epoch are used; not more than `most`."""
-        left, batch = max(0, self.samples - start), self.global_batch(workers)
+        left = max(0, self.samples - start)
+        if self.even and most is not None:
+            return min(most, self._rows(start, workers))
+        batch = self.global_batch(workers)
         steps = left // batch if self.drop_last else -(-left // batch)
         return steps if most is None else min(steps, most)
 
@@ -71,10 +77,29 @@ class Deal:
         had no effect there is one less, and the next ones are a little larger.
         """
         batch = self.global_batch(workers)
-        usable = self.samples - (self.samples % batch if self.drop_last else 0)
         if most:
-            batch = max(batch, self._rounded(-(-(usable - start) // most), workers))
+            full = self._batch(workers)
+            batch = max(full, -(-(self._usable(workers) - start) // most))
+            if self.even:
+                batch = self._even_batch(start, workers, most, batch)
         return min(start + batch, self.samples)
+
+    def _even_batch(self, start: int, workers: int, most: int, batch: int) -> int:
+        """As many samples for all workers, near `batch`, so that the epoch has exactly `most` more steps.
+
+        Steps are larger and smaller by turns: none ends before the step of a job that keeps its size.
+        """
+        full, usable = self._batch(workers), self._usable(workers)
+        planned = usable + -usable % full - (most - 1) * full
+        rows = -(-(min(planned, start + batch) - start) // workers)
+        return workers * max(1, min(rows, self._rows(start, workers) - (most - 1)))
+
+    def _rows(self, start: int, workers: int) -> int:
+        """How many samples are left for each worker; the last ones may be filled up."""
+        return -(-max(0, self._usable(workers) - start) // workers)
+
+    def _usable(self, workers: int) -> int:
+        return self.samples - (self.samples % self._batch(workers) if self.drop_last else 0)
 
     def share(self, start: int, rank: int, workers: int, most: int | None = None) -> Share:
         """The part of the step that begins at `start` for this rank. There must be such a step."""

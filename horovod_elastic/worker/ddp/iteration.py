@@ -263,7 +263,7 @@ class Iteration:
 
     def _is_even(self) -> None:
         """Give all workers as many samples from here on, if the script gathers something for each sample."""
-        if self._deal is not None and self.known.history.trains and not self._loop.counts_steps:
+        if self._deal is not None and self.known.history.trains:
             self._deal = replace(self._deal, even=self._loop.group.gathers_samples)
 
     def real_samples(self) -> int:

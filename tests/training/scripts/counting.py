@@ -60,11 +60,11 @@ def train(state):
         state.total += int(hvd.allreduce(torch.tensor([state.step]), op=hvd.Sum)) / hvd.size()
         time.sleep(args.batch_seconds)
         state.step += 1
-        step, rank, size = state.step, hvd.rank(), hvd.size()
+        step, rank, size, total = state.step, hvd.rank(), hvd.size(), state.total
         try:
             state.commit()
         finally:
-            log("commit", step=step, rank=rank, size=size)
+            log("commit", step=step, rank=rank, size=size, total=total)
 
 
 state = hvd.elastic.TorchState(step=0, total=0)

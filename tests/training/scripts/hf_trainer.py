@@ -35,14 +35,17 @@ class Sentences(Dataset):
 
 
 class Logged(Trainer):
-    """Logs the samples of each step."""
+    """Logs the samples of each step, and may gather all workers' samples, as TRL's trainers do."""
 
     numbers = ()
+    gathers = False
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        numbers = inputs.pop("number").tolist()
+        numbers = inputs.pop("number")
         if model.training:
-            self.numbers = [*self.numbers, *numbers]
+            self.numbers = [*self.numbers, *numbers.tolist()]
+            if self.gathers:
+                assert len(self.accelerator.gather(numbers)) == len(numbers) * self.args.world_size
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 
@@ -94,6 +97,7 @@ def main():
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--report", default="none")
+    parser.add_argument("--gather", action="store_true")
     options = parser.parse_args()
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
 
@@ -133,7 +137,7 @@ def main():
         compute_metrics=metrics,
         callbacks=[callback, EarlyStoppingCallback(early_stopping_patience=50)],
     )
-    callback.trainer = trainer
+    callback.trainer, trainer.gathers = trainer, options.gather
     trainer.train()
     trainer.save_model(f"{options.log_dir}/model")
 

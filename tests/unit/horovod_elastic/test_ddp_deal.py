@@ -153,3 +153,22 @@ def test_the_last_samples_stay_out_of_an_epoch_that_drops_its_last_batch() -> No
     deal = Deal(1000, 8, base=2, drop_last=True)
     used = list(chain.from_iterable(steps_used(deal, (2,), deal.steps(0, 2), lost=3)))
     assert sorted(used) == list(range(992))
+
+
+@given(deals, st.lists(workers, min_size=1, max_size=6), st.integers(-1, 20))
+def test_even_steps_that_a_loop_has_counted_are_as_many_and_use_all_samples(
+    deal: Deal, sizes: list[int], lost: int
+) -> None:
+    """Where each worker has two samples of a step or more."""
+    deal = replace(deal, per_worker=deal.per_worker + 1, rule=BatchRule.KEEP, even=True)
+    base = deal.per_worker * deal.base
+    deal = replace(deal, samples=deal.samples + base)
+    sizes = [min(max(size, deal.base), base // 2) for size in sizes]
+    planned = deal.steps(0, deal.base)
+    lost = min(lost, planned - 2)  # the very last step cannot be made up for
+    used = steps_used(deal, sizes, planned, lost)
+    first = sorted(place for place in chain.from_iterable(used) if place < deal.samples)
+    assert first == list(range(len(first)))
+    assert len(first) >= planned * base or len(first) == deal.samples
+    assert len(used) == planned - (lost >= 0)
+    assert all(len(places) % size == 0 for places, size in zip(used, cycle(sizes)) if lost < 0)
