@@ -97,7 +97,7 @@ class _Taken(enum.Enum):
     FROM_ONE = enum.auto()
     """A staying worker gave the state to this worker, which is new."""
     FROM_ALL = enum.auto()
-    """Rank 0's state went to all workers. Perhaps no other worker had it before."""
+    """One worker's state went to all others. Perhaps no other worker had it before."""
 
 
 def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Taken]:
@@ -110,11 +110,12 @@ def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Take
     assert session.core is not None
     transport = session.core.transport()
     able = transport is not None and state_sync.can_hand_over(state)
-    asked = state_route.ask(origin, session.commits, can_hand_over=able)
+    native = transport is None
+    asked = state_route.ask(origin, session.commits, can_hand_over=able, may_be_wrong=native)
     shared = state_sync.share(state) if able else None  # while the others answer
     route = asked()
     if transport is None or shared is None or not route.givers:
-        state_sync.broadcast(state)
+        state_sync.broadcast(state, route.root)
         return route.commits, _Taken.FROM_ALL
     own = session.rank
     source = route.givers.get(own)

@@ -5,6 +5,10 @@ state. So no worker has to receive a state that it has. One of them gives the st
 those without a newcomer train on. In all other cases, all workers take over rank 0's state. One case is a
 break, after which all workers are back at a commit, not necessarily the same one. In another case, all
 workers are new. In the third, the core carries no tensors between two workers.
+
+After a break, the worker with the most commits comes first, but not on Horovod's native library. There, a
+worker whose all-reduce has failed goes on to send control messages, and its neighbour in the ring takes them
+for its own all-reduce's data: a sum of 7, for example, without an error. Whoever failed is a commit behind.
 """
 
 from __future__ import annotations
@@ -53,13 +57,17 @@ class Route:
         return tuple(newcomer for newcomer, its_giver in self.givers.items() if its_giver == giver)
 
 
-def decide(members: Sequence[Member], *, any_root: bool = False, spread: bool = False) -> Route:
+def decide(
+    members: Sequence[Member], *, any_root: bool = False, spread: bool = False, may_be_wrong: bool = False
+) -> Route:
     """The route for all workers. `members`: their reports, in order of rank.
 
     Horovod's states come from rank 0. With `any_root`, they come from the worker with the most commits. With
-    `spread`, no worker that has the state receives it, even if a broadcast would be faster.
+    `may_be_wrong`, the last commit before a break may be wrong: if not all have made it, nobody keeps it.
+    With `spread`, no worker that has the state receives it, even if a broadcast would be faster.
     """
     root = _most_advanced(members) if any_root else 0
+    root = _behind(members) if may_be_wrong else root
     by_broadcast = Route(members[root].commits, root=root)
     staying = [rank for rank, member in enumerate(members) if member.origin is Origin.STAYS]
     new = [rank for rank, member in enumerate(members) if member.origin is Origin.NEW]
@@ -82,6 +90,12 @@ def _most_advanced(members: Sequence[Member]) -> int:
     return max(old, key=lambda rank: (members[rank].commits, -rank), default=0)
 
 
+def _behind(members: Sequence[Member]) -> int:
+    """Rank 0, or after a break the first worker that lacks the last commit of rank 0."""
+    before = [rank for rank, member in enumerate(members) if member.origin is Origin.BACK]
+    return next((rank for rank in before if members[rank].commits == members[0].commits - 1), 0)
+
+
 def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> dict[int, int]:
     """Spread the newcomers evenly over the staying workers, on the same node if that is as even."""
     nodes = {members[rank].node for rank in staying}
@@ -95,10 +109,13 @@ def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> di
     return givers
 
 
-def ask(origin: Origin, commits: int, *, can_hand_over: bool) -> Callable[[], Route]:
+def ask(
+    origin: Origin, commits: int, *, can_hand_over: bool, may_be_wrong: bool = False
+) -> Callable[[], Route]:
     """Begin to exchange the workers' reports, on all members of the present communicator at the same time.
 
-    The returned function waits and returns the route. It raises HorovodInternalError if a member is gone.
+    `may_be_wrong`: see `decide`. The returned function waits and returns the route. It raises
+    HorovodInternalError if a member is gone.
     """
     import torch
     from horovod.torch import mpi_ops
@@ -109,6 +126,7 @@ def ask(origin: Origin, commits: int, *, can_hand_over: bool) -> Callable[[], Ro
 
     def route() -> Route:
         told = mpi_ops.synchronize(handle).tolist()
-        return decide([Member(Origin(each[0]), each[1], each[2], bool(each[3])) for each in told])
+        members = [Member(Origin(each[0]), each[1], each[2], bool(each[3])) for each in told]
+        return decide(members, may_be_wrong=may_be_wrong)
 
     return route

@@ -32,13 +32,18 @@ from horovod_elastic.worker.state_parts import orders_of, parts_of, settle, smal
 ROOT = 0
 
 
-def broadcast(state: State) -> None:
-    """Do what `state.sync()` does, by all workers at the same time. A state with its own sync uses that."""
+def broadcast(state: State, root: int = ROOT) -> None:
+    """Do what `state.sync()` does, by all workers at the same time. A state with its own sync uses that.
+
+    `root`: the rank whose state all take over. A sync of its own takes rank 0's.
+    """
     if not synced_by_horovod(state):
         state.sync()
         return
     parts = parts_of(state)
-    _broadcast(parts)
+    theirs = _from_root_to_all(parts, root, in_place=True)
+    if theirs is not None:
+        state_messages.take_over(parts, theirs)
     settle(state, parts)
 
 
@@ -66,7 +71,7 @@ def share(state: State) -> Shared:
     """
     parts = parts_of(state)
     few = small(parts)
-    return Shared(parts, few, _from_root_to_all(few, in_place=False))
+    return Shared(parts, few, _from_root_to_all(few, ROOT, in_place=False))
 
 
 def hand_over(
@@ -130,23 +135,21 @@ def keep_saved_apart(state: State) -> None:
 # --- how messages travel ----------------------------------------------------------------------------------
 
 
-def _broadcast(parts: Sequence[StatePart]) -> None:
-    theirs = _from_root_to_all(parts, in_place=True)
-    if theirs is not None:
-        state_messages.take_over(parts, theirs)
+def _from_root_to_all(parts: Sequence[StatePart], root: int, *, in_place: bool) -> Sequence[Any] | None:
+    """Send the root's content of these parts to all, `in_place` where it fits.
 
-
-def _from_root_to_all(parts: Sequence[StatePart], *, in_place: bool) -> Sequence[Any] | None:
-    """Send rank 0's content of these parts to all, `in_place` where it fits. Returns it; None on rank 0."""
-    if mpi_ops.rank() != ROOT:
-        return state_messages.received([part.room() if in_place else None for part in parts], _from_root)
+    Returns the content; None on the root.
+    """
+    carry = functools.partial(_from_root, root)
+    if mpi_ops.rank() != root:
+        return state_messages.received([part.room() if in_place else None for part in parts], carry)
     if mpi_ops.size() > 1:
-        state_messages.send(parts, _from_root, from_gpus=_nccl())
+        state_messages.send(parts, carry, from_gpus=_nccl())
     return None
 
 
-def _from_root(message: torch.Tensor, name: str) -> Callable[[], object]:
-    return functools.partial(mpi_ops.synchronize, mpi_ops.broadcast_async_(message, ROOT, name=name))
+def _from_root(root: int, message: torch.Tensor, name: str) -> Callable[[], object]:
+    return functools.partial(mpi_ops.synchronize, mpi_ops.broadcast_async_(message, root, name=name))
 
 
 def _to(

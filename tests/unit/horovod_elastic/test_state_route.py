@@ -135,3 +135,14 @@ def test_spread_nobody_who_has_the_state_receives_it_however_many_are_new() -> N
     members = [stays(), *(new() for _ in range(7))]
     assert decide(members, any_root=True).givers == {}
     assert decide(members, any_root=True, spread=True).givers == dict.fromkeys(range(1, 8), 0)
+
+
+def test_a_last_commit_that_may_be_wrong_is_kept_only_if_all_have_made_it() -> None:
+    def decided(*members: Member) -> Route:
+        return decide(members, may_be_wrong=True)
+
+    assert decided(back(8), new(), back(7), back(7)) == Route(7, root=2)
+    assert decided(back(8), back(8), new()) == Route(8)
+    assert decided(back(8), back(5)) == Route(8), "it comes from an older generation"
+    assert decided(stays(8), stays(8), back(7)) == Route(7, root=2)
+    assert decided(new(), new()) == Route(0)
