@@ -53,7 +53,13 @@ class Dealt:
     def __iter__(self) -> Iterator[list[int]]:
         start, most = self._start, self._most
         for _ in range(len(self)):
-            places = self._deal.share(start, self._rank, self._workers, most).places
-            yield [self._order[place % len(self._order)] for place in places]
-            start = self._deal.end(start, self._workers, most)
+            share = self._deal.share(start, self._rank, self._workers, most)
+            yield self._at(share.places)
+            start = share.end
             most = most and most - 1
+
+    def _at(self, places: range) -> list[int]:
+        order = self._order
+        if places.stop <= len(order):  # in all steps but an epoch's last one
+            return order[places.start : places.stop : places.step]
+        return [order[place % len(order)] for place in places]

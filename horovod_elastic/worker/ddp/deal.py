@@ -29,6 +29,8 @@ class Share:
     """Places beyond the end of the order stand for those at its beginning, as in DistributedSampler."""
     weight: float
     """The factor for this worker's gradients, so that their mean over workers is that over samples."""
+    end: int
+    """How many samples of the epoch are used after the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +113,4 @@ class Deal:
             places = range(start + used * rank // workers, start + used * (rank + 1) // workers)
         else:
             places = range(start + rank, start + used, workers)
-        return Share(places, len(places) * workers / used)
+        return Share(places, len(places) * workers / used, end)

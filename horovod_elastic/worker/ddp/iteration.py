@@ -64,7 +64,8 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        self._open()
+        if not self._is_open:
+            self._open()
         return self._loop.fetch(self)
 
     def __len__(self) -> int:
@@ -77,8 +78,6 @@ class Iteration:
 
     def _open(self) -> None:
         """Begin the epoch, at the first call for a batch: scripts set a sampler's epoch until then."""
-        if self._is_open:
-            return
         self._is_open = True
         history = self.known.history
         if history.trains or not history.begun:
@@ -100,7 +99,8 @@ class Iteration:
 
     def is_dealt(self) -> bool:
         """Whether each worker has a part of the samples, so that all workers use the loader."""
-        self._open()
+        if not self._is_open:
+            self._open()
         return self._deal is not None
 
     @property
@@ -134,7 +134,8 @@ class Iteration:
 
     def left(self) -> float:
         """How many batches are left."""
-        self._open()
+        if not self._is_open:
+            self._open()
         if self._deal is None:
             return self._length() - self.given
         return self._deal.steps(self._reached, self._workers(), self._most())
@@ -158,13 +159,10 @@ class Iteration:
             raise
         self.given += 1
         if self._deal is not None:
-            workers = self._workers()
-            most = self._most(1)
-            share = self._deal.share(self._reached, self._rank(), workers, most)
+            share = self._deal.share(self._reached, self._rank(), self._workers(), self._most(1))
             trains_on = len(share.places) if self.known.history.trains else 0
             self._loop.group.weigh(share.weight, self.known.alike, trains_on)
-            self._before = self._reached
-            self._reached = self._deal.end(self._reached, workers, most)
+            self._before, self._reached = self._reached, share.end
         return batch
 
     def is_over(self) -> bool:
@@ -182,12 +180,15 @@ class Iteration:
         base = self._loop.base // self.known.alike
         return max(0, self._deal.steps(self._from, base) - self.given + given_now)
 
-    def counts(self) -> None:
-        """Note that the batches so far have been used by a step that counts."""
+    def counts(self) -> bool:
+        """Note that the batches so far have been used by a step that counts. Returns whether it is the first."""
+        is_first = not self._at_steps
         self.start = self._reached
-        self._read = copies_of(self._reads)
+        if self._reads:
+            self._read = copies_of(self._reads)
         if len(self._at_steps) < 3 and self.given not in self._at_steps:
             self._at_steps.append(self.given)
+        return is_first
 
     def is_ahead(self) -> bool:
         """Whether the script has a later batch already when it takes a step, as with a prefetcher of its own.

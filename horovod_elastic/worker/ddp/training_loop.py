@@ -95,7 +95,7 @@ class TrainingLoop:
         """Whether a step was taken since the last boundary."""
         self._phases = 0
         """With how many loaders the script has trained so far."""
-        self._fetched: weakref.WeakSet[Iteration] = weakref.WeakSet()
+        self._fetched: set[weakref.ref[Iteration]] = set()
         """The iterations that have given batches since the last step, to train with them."""
         self._unstepped = False
         """Whether a training batch was given for which no optimizer's step was called yet."""
@@ -316,8 +316,8 @@ class TrainingLoop:
     def _has_stepped(self) -> None:
         self._stepped = True
         if self._last is not None:
-            self._last.counts()
-            if obstacle := self._last.obstacle():
+            is_first = self._last.counts()
+            if is_first and (obstacle := self._last.obstacle()):
                 self.keep_size(obstacle)
         if self._stage is not Stage.WARMING:
             self._session.committed()
@@ -334,9 +334,11 @@ class TrainingLoop:
 
     def _several_loaders(self) -> bool:
         """Whether the batches of this step come from several loaders, as in a loop over zip(a, b)."""
-        fetched = [each for each in self._fetched if each.is_dealt() and not each.over]
-        self._fetched.clear()
-        return len(fetched) > 1 and not self.group.adds_in_order
+        fetched, self._fetched = self._fetched, set()
+        if len(fetched) == 1 or self.group.adds_in_order:
+            return False
+        alive = [each for reference in fetched if (each := reference()) is not None]
+        return sum(each.is_dealt() and not each.over for each in alive) > 1
 
     def _trains_with(self, iteration: Iteration) -> None:
         """Note that the script trains with the loader of this iteration."""
@@ -422,7 +424,7 @@ class TrainingLoop:
             raise
         self._last = iteration
         if torch.is_grad_enabled():
-            self._fetched.add(iteration)
+            self._fetched.add(weakref.ref(iteration))
         if iteration.known.history.trains:
             self._unstepped = True
             self._last_training = iteration

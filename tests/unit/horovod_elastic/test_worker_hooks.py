@@ -145,7 +145,7 @@ class Model:
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     stand_in = Session()
     monkeypatch.setattr(hooks.sessions, "current", lambda: stand_in)
-    monkeypatch.setattr("horovod_elastic.worker.state_sync.broadcast", lambda state: state.sync())
+    monkeypatch.setattr("horovod_elastic.worker.state_sync.broadcast", lambda state, root: state.sync())
     monkeypatch.setattr("horovod_elastic.worker.state_sync.carry_on", lambda state: None)
 
     def ask(origin: Origin, commits: int, **_: bool) -> Callable[[], Route]:
