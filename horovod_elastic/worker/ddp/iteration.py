@@ -181,7 +181,10 @@ class Iteration:
         return max(0, self._deal.steps(self._from, base) - self.given + given_now)
 
     def counts(self) -> bool:
-        """Note that the batches so far have been used by a step that counts. Returns whether it is the first."""
+        """Note that the batches so far have been used by a step that counts.
+
+        Returns whether it is the first such step of the iteration.
+        """
         is_first = not self._at_steps
         self.start = self._reached
         if self._reads:
