@@ -26,11 +26,10 @@ def multiply_each(tensors: Sequence[torch.Tensor], factor: float) -> None:
 
 
 def gloo_group(store: Any, place: int, size: int, device: Any, timeout: timedelta) -> Any:
-    """A ProcessGroupGloo on this device. One thread carries its collectives out, one after the other."""
+    """A ProcessGroupGloo on this device, with PyTorch's own number of threads."""
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
     options._timeout = timeout
-    options._threads = 1
     return dist.ProcessGroupGloo(store, place, size, options)
 
 
