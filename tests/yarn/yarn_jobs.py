@@ -86,7 +86,8 @@ class YarnJob(TrainingLogs):
         report = self.report()
         why = self.lab.run([FLEXO, "why", str(self.job_id)], check=False).stdout
         state = pb.ApplicationState.Name(report.state)
-        return f"{state}: {report.diagnostics}\n{self.output()[-6000:]}\n{why}"
+        last = "\n".join(str(event) for event in self.events()[-12:])
+        return f"{state}: {report.diagnostics}\n{self.output()[-6000:]}\n{why}\n{last}"
 
     def wait_until(self, what: str, condition: Callable[[], object], bound_s: float = BOUND_S) -> None:
         """Wait for `condition`; what it printed stands in the failure."""

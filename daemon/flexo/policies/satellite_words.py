@@ -60,6 +60,11 @@ def no_more_satellites(max_satellites: int | None) -> str:
     return f"as many satellites as there may be ({max_satellites}, max_satellites) run or are on their way"
 
 
+def _why_unscalable(job: JobInPlan) -> str:
+    never_yet = "the script has not begun its training loop yet, so it cannot be resized"
+    return job.job.unscalable_why or never_yet
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -89,10 +94,8 @@ class Words:
         rests = job.steady and job.job.rest_until > now and job.before < job.job.ceiling
         if job.before >= job.target.workers and not rests:
             return self._why_no_more(job)
-        if not job.job.scalable and job.job.unscalable_why:
-            return job.job.unscalable_why
         if not job.job.scalable:
-            return "the script has not begun its training loop yet, so it cannot be resized"
+            return _why_unscalable(job)
         if job.job.key in self._plan.resting:
             return "gives workers back now"
         if job.job.pending_command:
@@ -121,6 +124,8 @@ class Words:
     def _why_not_due(self, job: JobInPlan) -> str:
         """The text for a job whose policy leaves it as it is: there is no room, or others have more use for
         it."""
+        if not job.job.scalable:
+            return _why_unscalable(job)
         if self._plan.room_for(job):
             return f"{job.target.workers} are its due now"
         return self._no_room(job)
