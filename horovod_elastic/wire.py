@@ -40,7 +40,11 @@ def exit_code_of(holder: str) -> int | None:
     return int(code) if code != holder and code.isdecimal() else None
 
 
+_NO_PROBES = ("grpc.http2.bdp_probe", 0)
+"""gRPC pings the peer whenever something has come, to find out the bandwidth. These messages are small."""
+
 CALLING_OPTIONS = (
+    _NO_PROBES,
     ("grpc.enable_http_proxy", 0),  # a proxy meant for the web must not come between two compute nodes
     ("grpc.max_receive_message_length", 1 << 20),
 )
@@ -61,6 +65,7 @@ SILENT_OF_A_HOST = 64
 """Most connections of one host whose callers have not proven who they are. An agent does so at once."""
 
 _SERVER_OPTIONS = (
+    _NO_PROBES,
     ("grpc.so_reuseport", 0),
     *_MISSED,
     *keepalive.bearing_pings(every_s=10.0),
