@@ -27,7 +27,7 @@ from elastic_jobs import (
 from native_horovod import BOTH_CORES
 
 from flexo_lab import Lab
-from horovod_elastic.core.choice import TORCH, VARIABLE
+from horovod_elastic.core.choice import VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -140,8 +140,7 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
         job.wait_until("training without it", lambda killed=killed: went_on(job, killed))
         job.wait_for_size(4, after=killed)
         survivors, everybody = everybody - {victim["pid"]}, set(job.workers())
-        if core == TORCH:  # Horovod's own threads may end a survivor, too (docs/core.md)
-            assert survivors < everybody, "who survives is the same process, and one has come anew"
+        assert survivors < everybody, "who survives is the same process, and one has come anew"
         assert len(everybody) == 4
         assert victim["pid"] not in everybody
 
