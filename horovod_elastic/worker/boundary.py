@@ -110,8 +110,8 @@ def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Take
     assert session.core is not None
     transport = session.core.transport()
     able = transport is not None and state_sync.can_hand_over(state)
-    native = transport is None
-    asked = state_route.ask(origin, session.commits, can_hand_over=able, may_be_wrong=native)
+    on_horovods_library = transport is None
+    asked = state_route.ask(origin, session.commits, can_hand_over=able, may_be_wrong=on_horovods_library)
     shared = state_sync.share(state) if able else None  # while the others answer
     route = asked()
     if transport is None or shared is None or not route.givers:

@@ -66,8 +66,11 @@ def decide(
     `may_be_wrong`, the last commit before a break may be wrong: if not all have made it, nobody keeps it.
     With `spread`, no worker that has the state receives it, even if a broadcast would be faster.
     """
-    root = _most_advanced(members) if any_root else 0
-    root = _behind(members) if may_be_wrong else root
+    root = 0
+    if any_root:
+        root = _most_advanced(members)
+    elif may_be_wrong:
+        root = _behind(members)
     by_broadcast = Route(members[root].commits, root=root)
     staying = [rank for rank, member in enumerate(members) if member.origin is Origin.STAYS]
     new = [rank for rank, member in enumerate(members) if member.origin is Origin.NEW]
