@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+pytest.importorskip("torch")
+
 from flexo_protos.v1 import shards_pb2 as pb
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.data import shard_client as clients

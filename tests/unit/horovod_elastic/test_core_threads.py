@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import pytest
-import torch
 
-from horovod_elastic.core.c10d.communicator import Communicator
-from horovod_elastic.core.c10d.requests import Operation, Request
-from horovod_elastic.core.c10d.spoke import Spoke
-from horovod_elastic.core.c10d.timeline import Timeline
-from horovod_elastic.core.c10d.work import Work
-from horovod_elastic.core.interface import RankPlacement
-from horovod_elastic.rendezvous import Rendezvous
+torch = pytest.importorskip("torch")
+
+
+from horovod_elastic.core.c10d.communicator import Communicator  # noqa: E402
+from horovod_elastic.core.c10d.requests import Operation, Request  # noqa: E402
+from horovod_elastic.core.c10d.spoke import Spoke  # noqa: E402
+from horovod_elastic.core.c10d.timeline import Timeline  # noqa: E402
+from horovod_elastic.core.c10d.work import Work  # noqa: E402
+from horovod_elastic.core.interface import RankPlacement  # noqa: E402
+from horovod_elastic.rendezvous import Rendezvous  # noqa: E402
 
 LONG_S = 30.0
 HERE = "127.0.0.1"

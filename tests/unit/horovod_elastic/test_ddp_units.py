@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from horovod_elastic.worker.ddp.units import Kind, Unit, kind_of, sets_across
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from horovod_elastic.worker.ddp.units import Kind, Unit, kind_of, sets_across  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from horovod_elastic.worker.ddp import fixed_tree, torchs_own
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from horovod_elastic.worker.ddp import fixed_tree, torchs_own  # noqa: E402
 
 RANKS = 5
 OnEach = Callable[[Callable[[Any, int], Any]], list[Any]]

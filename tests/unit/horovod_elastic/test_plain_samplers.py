@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, distributed
-from torch.utils.data.distributed import DistributedSampler
 
-from horovod_elastic.worker import plain_samplers
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, distributed  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+from horovod_elastic.worker import plain_samplers  # noqa: E402
 
 DATASET: Any = list(range(60))
 
