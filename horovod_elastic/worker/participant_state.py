@@ -56,14 +56,20 @@ class ParticipantState:
     promised: int = 0
     """The boundary that the worker has promised not to pass without a word of the leader; 0: none."""
     word: Called | None = None
-    """The leader's word that was given and is not carried out yet."""
+    """The leader's word that was given and was not taken yet."""
+    taken: bool = False
+    """Whether a word was taken, and the worker is on its way into the generation that it names."""
     broken: int = 0
     """The last generation that is known to be broken. All generations before it are broken, too."""
 
     @property
     def going(self) -> bool:
-        """Whether a word of the leader is still to be carried out."""
-        return self.word is not None
+        """Whether a word of the leader is still to be carried out.
+
+        A leader takes a worker that has arrived, and is not going, for one that comes back from the last
+        generation that it was called to. So this stays true from the word until the worker has entered.
+        """
+        return self.word is not None or self.taken
 
     # --- heard from the leader --------------------------------------------------------------------------
 
@@ -114,11 +120,11 @@ class ParticipantState:
 
     def wait_ready(self) -> None:
         """Begin to wait for a call: in a founder's hvd.init, in a warm newcomer, or after stepping aside."""
-        self.phase = Phase.READY
+        self.phase, self.taken = Phase.READY, False
 
     def go_back(self) -> None:
         """Leave the generation after a failed collective, with the state of the last commit."""
-        self.phase, self.promised, self.received = Phase.ARRIVED, 0, 0
+        self.phase, self.promised, self.received, self.taken = Phase.ARRIVED, 0, 0, False
         if self.word is not None and not self.word.leave:
             self.word = None
 
@@ -128,7 +134,7 @@ class ParticipantState:
 
     def enter(self, word: Called, rank: int, size: int) -> None:
         """Enter the new generation."""
-        self.phase, self.generation = Phase.TRAINING, word.generation
+        self.phase, self.generation, self.taken = Phase.TRAINING, word.generation, False
         self.rank, self.size = rank, size
         self.boundary = self.promised = 0
 
@@ -147,8 +153,9 @@ class ParticipantState:
 
     def finish(self) -> None:
         """Note that the training function has returned."""
-        self.phase, self.promised, self.word = Phase.FINISHED, 0, None
+        self.phase, self.promised, self.word, self.taken = Phase.FINISHED, 0, None, False
 
     def _take(self) -> Called | None:
         word, self.word, self.promised = self.word, None, 0
+        self.taken = word is not None
         return word

@@ -124,6 +124,13 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             self.failure = self.failure or str(error) or "a collective failed"
             self.muted = True
 
+    def has_failed(self) -> bool:
+        """Whether a collective has failed. A worker that is alone has none: it asks its communicator."""
+        communicator = self._communicator if self._inside is None and not self.failure else None
+        if communicator is not None and communicator.is_broken():
+            self.note_failure("the leader has ended this generation")
+        return bool(self.failure)
+
     @property
     def is_on_gpus(self) -> bool:
         """Whether tensors on GPUs go from GPU to GPU."""

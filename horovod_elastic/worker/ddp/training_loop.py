@@ -571,7 +571,7 @@ class TrainingLoop:
         """
         if self._stage not in (Stage.TRAINING, Stage.CATCHING_UP):
             return False
-        failed = bool(self.group.failure)
+        failed = self.group.has_failed()
         if self.unit is None:
             return failed
         if not together or not units.any_has(self.unit, failed):

@@ -1,8 +1,8 @@
-"""What a worker counts as committed: what it could come back to if its generation broke now."""
+"""What a worker counts as committed, and when it is on its way into a generation."""
 
 from __future__ import annotations
 
-from horovod_elastic.worker.participant_state import ParticipantState
+from horovod_elastic.worker.participant_state import Called, ParticipantState
 
 
 def test_what_was_received_counts_once_it_is_saved_with_the_first_commit() -> None:
@@ -38,3 +38,25 @@ def test_a_break_before_the_first_commit_leaves_nothing_to_come_back_to() -> Non
     part.go_back()
     part.has_saved()
     assert part.commits == 0
+
+
+def test_a_worker_is_going_from_the_word_until_it_has_entered() -> None:
+    """Else the leader would take a report from in between for one of a worker that comes back again."""
+    part = ParticipantState()
+    part.go_back()
+    part.given(Called(4))
+    assert part.going
+    assert part.take_call() == Called(4)
+    assert part.going
+    part.enter(Called(4), rank=0, size=1)
+    assert not part.going
+
+
+def test_a_worker_that_cannot_enter_waits_to_be_called_again() -> None:
+    part = ParticipantState()
+    part.wait_ready()
+    part.given(Called(4))
+    part.take_call()
+    part.go_back()
+    assert not part.going
+    assert part.called == 4

@@ -422,6 +422,7 @@ class World:
             self.told_to_leave.add(worker_id)
             self.exit(worker_id, 0)
         else:
+            self.stand(worker_id)  # as it does from time to time, even on its way
             self._enter(worker_id, word)
 
     def _say(self, worker_id: str, event: Callable[[Membership], list[Command]]) -> None:
