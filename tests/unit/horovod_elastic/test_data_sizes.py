@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("torch")
 
 from horovod_elastic.data.sizes import by_pace, next_shares, pace_of, shares_of_the_rest, steps_left
 
