@@ -94,6 +94,18 @@ def test_a_base_waits_until_its_last_container_is_there() -> None:
     )
 
 
+def test_a_time_that_yarn_does_not_know_is_not_the_year_1970() -> None:
+    """Else the job would count as one that runs for half a century, and so would the user's next ones."""
+    report, said = application(7, tags=TAGS), declared(*TAGS)
+    assert said is not None
+    all_there = [container(report, number, number - 1) for number in (1, 2, 3)]
+    for each in all_there:
+        each.creation_time = 0
+    assert read.base_job(report, said, all_there).started_at is None
+    report.start_time, report.state = 0, pb.RUNNING
+    assert read.ordinary_job(report).started_at is None
+
+
 def test_a_jobs_run_is_what_its_last_containers_say_whichever_attempt_of_its_master_holds_them() -> None:
     said = declared(*TAGS)
     assert said is not None

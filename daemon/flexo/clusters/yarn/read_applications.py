@@ -107,7 +107,7 @@ def base_job(
     """A base application. It waits until all containers of its gang are there."""
     gang = gang_of(containers)
     minimum = declared.elastic.workers.min
-    starts = max((each.creation_time / 1000 for each in gang), default=None)
+    starts = max((each.creation_time for each in gang), default=0)
     whole = len(gang) >= minimum
     ask = Request(declared.worker, minimum - len(gang), per_node=minimum)
     return _job(
@@ -116,7 +116,7 @@ def base_job(
         state=JobState.RUNNING if whole else JobState.PENDING,
         wait=WaitReason.NONE if whole else WaitReason.RESOURCES,
         reason="" if whole else f"{len(gang)} of {minimum} containers",
-        started_at=starts if whole else None,
+        started_at=_seconds(starts) if whole else None,
         nodes=tuple(sorted({each.node_id.host for each in gang})) if whole else (),
         num_nodes=len({each.node_id.host for each in gang}) if whole else 1,
         resources=declared.worker * minimum,
@@ -207,7 +207,7 @@ def ordinary_job(report: pb.ApplicationReport, containers: Sequence[pb.Container
         if waits
         else WaitReason.NONE,  # what it waits for is in its demand, if anywhere
         reason=pb.ApplicationState.Name(report.state).lower() if waits else "",
-        started_at=None if waits else (report.launch_time or report.start_time) / 1000,
+        started_at=None if waits else _seconds(report.launch_time or report.start_time),
         nodes=tuple(nodes),
         num_nodes=max(1, len(nodes)),
         resources=resources_of(report.usage.used),
@@ -250,6 +250,11 @@ def pending_job(job: QueuedJob, asked: Sequence[Mapping[str, Any]]) -> QueuedJob
         requests=tuple(requests),
         identifier=job.identifier,
     )
+
+
+def _seconds(milliseconds: int) -> float | None:
+    """A time in seconds since 1970. In YARN's messages, 0 stands for a time that is not known."""
+    return milliseconds / 1000 if milliseconds else None
 
 
 def _amount(capability: Mapping[str, Any]) -> Resources:
