@@ -385,14 +385,17 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             return Done(tensors)
         if self.weight != 1.0 and tensors[0].is_floating_point():
             tensors[0].mul_(self.weight)
-        if not self.guards:
-            return self._begin("allreduce", tensors, (tensors, *options))
         try:
-            work = self._begin("allreduce", tensors, (tensors, *options))
+            if self.adds_in_order or tensors[0].is_cuda:
+                work = self._begin("allreduce", tensors, (tensors, *options))
+            else:
+                work = self._inside.allreduce(tensors, *options)
         except RuntimeError as error:
+            if not self.guards:
+                raise
             self._zero(tensors, error)
             return Done(tensors)
-        return Reducing(work, lambda error: self._zero(tensors, error), tensors)
+        return Reducing(work, self._zero, tensors) if self.guards else work
 
     def _zero(self, tensors: list[torch.Tensor], error: object) -> None:
         self.note_failure(error)

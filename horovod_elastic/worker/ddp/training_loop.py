@@ -408,7 +408,8 @@ class TrainingLoop:
                     return self._hurry(iteration)
                 self._arrive(iteration)
             elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                self._pass_boundary((iteration.place, iteration.given), iteration)
+                if not self._pass_boundary((iteration.place, iteration.given), iteration):
+                    break
             else:
                 break
         return self._give(iteration)
@@ -460,14 +461,16 @@ class TrainingLoop:
 
     # --- boundaries -------------------------------------------------------------------------------------
 
-    def _pass_boundary(self, position: tuple[int, int], iteration: Iteration | None = None) -> None:
+    def _pass_boundary(self, position: tuple[int, int], iteration: Iteration | None = None) -> bool:
+        """Pass a boundary. Returns whether this worker has come into another generation."""
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
-            return
-        checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
+            return False
+        if self._session.has_tasks:
+            checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
         word = self._session.at_boundary()
         if word is None:
-            return
+            return False
         self._position = position
         self._handover.give_up_ranks(word, iteration)
         if word.leave:
@@ -478,6 +481,7 @@ class TrainingLoop:
             called = self._session.enter(word)
             origin = Origin.STAYS if called is word else Origin.BACK
         self._has_entered(origin, sync=called.sync)
+        return True
 
     def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
         if self.unit is not None:

@@ -86,7 +86,9 @@ class Guarded(dist.Work):  # type: ignore[misc]
 class Reducing(dist.Work):  # type: ignore[misc]
     """The reduction of gradients, for which DistributedDataParallel waits by its future."""
 
-    def __init__(self, work: Any, failed: Callable[[object], None], tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self, work: Any, failed: Callable[[list[torch.Tensor], object], None], tensors: list[torch.Tensor]
+    ) -> None:
         super().__init__()
         self._work = work
         self._failed = failed
@@ -97,17 +99,16 @@ class Reducing(dist.Work):  # type: ignore[misc]
         try:
             self._work.wait()
         except RuntimeError as error:
-            self._failed(error)
+            self._failed(self._tensors, error)
         return True
 
     def get_future(self) -> Any:
         """A future with the tensors."""
+        return self._work.get_future().then(self._guarded)
 
-        def guarded(future: Any) -> list[torch.Tensor]:
-            try:
-                future.value()
-            except RuntimeError as error:
-                self._failed(error)
-            return self._tensors
-
-        return self._work.get_future().then(guarded)
+    def _guarded(self, future: Any) -> list[torch.Tensor]:
+        try:
+            future.value()
+        except RuntimeError as error:
+            self._failed(self._tensors, error)
+        return self._tensors
