@@ -157,5 +157,5 @@ class ParticipantState:
 
     def _take(self) -> Called | None:
         word, self.word, self.promised = self.word, None, 0
-        self.taken = word is not None
+        self.taken = True
         return word

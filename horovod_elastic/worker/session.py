@@ -170,13 +170,10 @@ class Session:
             self._aggregates = {each: n for each, n in self._aggregates.items() if each > self.generation}
         return said
 
-    @property
-    def has_tasks(self) -> bool:
-        """Whether the leader has sent tasks that were not taken yet."""
-        return bool(self._tasks)
-
     def take_tasks(self) -> list[tasks_pb2.Task]:
-        """Take the leader's tasks, for this boundary."""
+        """Take the leader's tasks, for this boundary. There are none nearly always."""
+        if not self._tasks:
+            return []
         with self._changed:
             tasks = list(self._tasks)
             self._tasks.clear()

@@ -386,10 +386,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self.weight != 1.0 and tensors[0].is_floating_point():
             tensors[0].mul_(self.weight)
         try:
-            if self.adds_in_order or tensors[0].is_cuda:
-                work = self._begin("allreduce", tensors, (tensors, *options))
-            else:
-                work = self._inside.allreduce(tensors, *options)
+            work = self._begin("allreduce", tensors, (tensors, *options))
         except RuntimeError as error:
             if not self.guards:
                 raise

@@ -407,10 +407,9 @@ class TrainingLoop:
                 if not self._has_caught_up(iteration):
                     return self._hurry(iteration)
                 self._arrive(iteration)
-            elif self._stepped and self._is_warm(iteration) and iteration.left() > 0:
-                if not self._pass_boundary((iteration.place, iteration.given), iteration):
-                    break
-            else:
+            elif not (
+                self._stepped and self._is_warm(iteration) and iteration.left() > 0
+            ) or not self._pass_boundary((iteration.place, iteration.given), iteration):
                 break
         return self._give(iteration)
 
@@ -466,8 +465,7 @@ class TrainingLoop:
         self._stepped = False
         if self._stage is Stage.BEGINNING and not self._enter_loop():
             return False
-        if self._session.has_tasks:
-            checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
+        checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
         word = self._session.at_boundary()
         if word is None:
             return False

@@ -160,7 +160,8 @@ def _satellite(
     ends_at: float | None,
     label: str,
 ) -> QueuedJob:
-    held, started_at = resources_of(container.resource), container.creation_time / 1000
+    held, started_at = resources_of(container.resource), _seconds(container.creation_time)
+    limit_s = None if ends_at is None or started_at is None else max(0, int(ends_at - started_at))
     priority = container.priority.priority
     workers = held.holds(worker) if worker.cpus else 0
     return QueuedJob(
@@ -172,9 +173,9 @@ def _satellite(
         wait=WaitReason.NONE,
         reason="",
         priority=0,
-        submitted_at=started_at,
+        submitted_at=started_at or 0.0,
         started_at=started_at,
-        time_limit_s=None if ends_at is None else max(0, int(ends_at - started_at)),
+        time_limit_s=limit_s,
         nodes=(container.node_id.host,),
         num_nodes=1,
         resources=held,
