@@ -24,9 +24,10 @@ elastic.config = {
   borrowed_partition = nil,
   -- The partition for satellites of opportunistic jobs, such as "shared". If it is set, they alone get in, and
   -- they alone may ask for the GRES below. The comment by which this file knows a satellite is no proof, since
-  -- users write comments. So each job that gets in is held, as an administrator would hold it (priority 0).
-  -- flexod releases only jobs that match a grant of its own, and cancels the others. Lua is not a limit: set
-  -- MaxTRESPerJob=gres/spare=0 on all other QOSes as well (docs/admin-guide.md). nil: no GPUs are shared.
+  -- users write comments. So each job that gets in is held (priority 0), and job_modify() lets its owner neither
+  -- release nor change it: Slurm alone would let them (JobHeldUser). flexod releases only jobs that match a
+  -- grant of its own. Lua is not a limit: set MaxTRESPerJob=gres/spare=0 on all other QOSes as well
+  -- (docs/admin-guide.md). nil: no GPUs are shared.
   shared_partition = nil,
   -- The GRES that opens a GPU beside the job that holds it, as in gres.conf (Name=spare).
   spare_gres = "spare",

@@ -312,7 +312,7 @@ class GrantLedger:
         workers = base.elastic.workers
         if all((base.key, told.grant_id) in self._issued for told in report.satellites):
             return
-        room = workers.max - workers.min
+        room = workers.max - base.elastic.base_workers
         room -= sum(
             each.workers
             for each in self._issued.values()
@@ -320,7 +320,7 @@ class GrantLedger:
             and (each.satellite_job_id in queue if each.satellite_job_id else each.ended_at is None)
         )
         news = (told for told in report.satellites if (base.key, told.grant_id) not in self._issued)
-        for told in islice(news, workers.max - workers.min):
+        for told in islice(news, workers.max - base.elastic.base_workers):
             issued = self._of_earlier_flexod(base, told, rules, now)
             if issued is None or issued.owner not in (base.owner, UNKNOWN_OWNER):
                 continue
@@ -548,7 +548,7 @@ class GrantLedger:
         assert base.elastic is not None
         newest = max((grant.since_at for grant in grants), default=0.0)
         running = base.state is JobState.RUNNING
-        shape = shape_within(base, base.elastic.workers.min, report.shape if report else None)
+        shape = shape_within(base, base.elastic.requested_workers, report.shape if report else None)
         self._shapes[base.key] = shape
         return ElasticJob(
             key=base.key,
@@ -556,7 +556,7 @@ class GrantLedger:
             workers=base.elastic.workers,
             shape=shape.of_any_type() if base.elastic.heterogeneous else shape,
             base_nodes=base.nodes,
-            base_workers=base.elastic.workers.min,
+            base_workers=base.elastic.base_workers,
             grants=grants,
             training_workers=report.training_workers if report else 0,
             scalable=report is not None and report.scalable and running,

@@ -93,7 +93,7 @@ def is_satellite(
         and issued.owner in (base.owner, UNKNOWN_OWNER)
         and base.elastic is not None
         and _is_in_its_place(job, issued)
-        and _has_its_size(job, issued, base, base.elastic.workers.min, threads_per_core)
+        and _has_its_size(job, issued, base, base.elastic.requested_workers, threads_per_core)
         and _ends_in_time(job, max(time_limit_s, LONGEST_LIMIT_S) + _LIMIT_SLACK_S, now)
     )
 

@@ -82,6 +82,16 @@ class Borrowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """The names by which a cluster grants GPUs that other jobs hold."""
+
+    partition: str
+    """The partition of satellites on such GPUs."""
+    gres: str
+    """The second resource on the same devices."""
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """The settings that flexod gives a kind of cluster, besides the kind's own."""
 
@@ -89,6 +99,8 @@ class Site:
     """The partitions of lent servers; None: no servers are lent."""
     call_ended: CallEnded = nobody_counts
     may_act: MayAct = always
+    shared: Shared | None = None
+    """The way to shared GPUs; None: no GPUs are shared."""
 
 
 @dataclass(frozen=True, slots=True)

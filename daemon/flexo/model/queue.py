@@ -34,6 +34,23 @@ class ElasticRequest:
     fungible: bool = False
     batch: Range | None = None
     heterogeneous: bool = False
+    opportunistic: bool = False
+    """Whether all its workers use GPUs that other jobs hold. Its base has no workers and no GPUs."""
+    auto: bool = False
+    """Whether an opportunistic job tries idle GPUs first."""
+    cohost: bool = False
+    """Whether the job lets opportunistic jobs use its GPUs."""
+
+    @property
+    def base_workers(self) -> int:
+        """The workers of the base."""
+        return 0 if self.opportunistic else self.workers.min
+
+    @property
+    def requested_workers(self) -> int:
+        """The workers whose resources the base requests. An opportunistic base requests those of one worker,
+        without its GPU."""
+        return 1 if self.opportunistic else self.workers.min
 
 
 class JobState(enum.Enum):

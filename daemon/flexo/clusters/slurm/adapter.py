@@ -28,6 +28,7 @@ from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.shares import read_shares
+from flexo.clusters.slurm.spare_gpus import with_spare_gpus
 from flexo.model.nodes import Node, NodeCondition, Partition
 from flexo.model.queue import JobKey, QueuedJob
 
@@ -53,7 +54,7 @@ class SlurmCluster:
         """
         self._settings = SlurmSettings() if settings is None else settings
         site = Site() if site is None else site
-        self._borrowed = site.borrowed
+        self._borrowed, self._shared = site.borrowed, site.shared
         self._commands = SlurmCommands(
             self._settings.conf, self._settings.timeout_s, site.call_ended, site.may_act
         )
@@ -82,6 +83,8 @@ class SlurmCluster:
         jobs, nodes = self._reader.look()
         jobs = self._jobs = with_earlier_records(jobs, self._jobs)
         partitions = self._partitions_of(nodes)
+        if self._shared is not None:
+            nodes = with_spare_gpus(nodes, jobs, self._shared.gres)
         read_cost_s = time.monotonic() - started
         return ClusterState(
             at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
@@ -149,7 +152,8 @@ class SlurmCluster:
 def satellite_partitions(settings: SlurmSettings, site: Site) -> frozenset[str]:
     """The partitions to which satellites are submitted. A tag in a job's comment counts only there."""
     lent = site.borrowed.partitions if site.borrowed is not None else ()
-    return frozenset({settings.satellite_partition, *lent})
+    shared = () if site.shared is None else (site.shared.partition,)
+    return frozenset({settings.satellite_partition, *lent, *shared})
 
 
 def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) -> tuple[Node, ...]:

@@ -1,0 +1,1 @@
+"""GPU sharing (AntMan): workers of opportunistic jobs on GPUs that other jobs hold."""

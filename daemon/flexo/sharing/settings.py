@@ -1,0 +1,37 @@
+"""[sharing] of flexod's configuration file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from flexo.sections import PARTITION, Allowed, Section, as_tuple
+
+
+class SharingSettings(Section):
+    """[sharing]: which jobs let workers of opportunistic jobs use their GPUs, and how Slurm grants these."""
+
+    partition: Annotated[
+        str,
+        Field(pattern=rf"{PARTITION}|^$"),
+        Allowed('the name of one partition, as in "shared", or "": no GPUs are shared'),
+    ] = ""
+    """The partition that satellites of opportunistic jobs are submitted to; empty: no GPUs are shared."""
+    gres: Annotated[
+        str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$"), Allowed('the name of one GRES, as in "spare"')
+    ] = "spare"
+    """The GRES that opens a GPU beside the job that holds it (gres.conf, `Name=spare`)."""
+    accounts: Annotated[
+        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of Slurm accounts, as in ["teaching"]')
+    ] = ()
+    """Accounts whose jobs share their GPUs without being asked; all others say `--elastic-cohost`."""
+    across_accounts: Annotated[bool, Allowed("true or false")] = False
+    """Whether jobs of different accounts share a GPU. Otherwise both are of one account."""
+    wait_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
+    """How long an opportunistic job with `auto` tries idle GPUs before it takes those of other jobs."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether GPUs are shared."""
+        return bool(self.partition)
