@@ -55,7 +55,7 @@ _ACCOUNTING = """
     AccountingStoragePort={dbd}
     AccountingStoragePass={munge_socket}
     AccountingStorageEnforce=associations,limits,qos
-    AccountingStorageTRES=gres/gpu
+    AccountingStorageTRES={tres}
     PriorityType=priority/multifactor
     PriorityCalcPeriod=1
     PriorityWeightAge=1000
@@ -137,7 +137,8 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
     if spec.profile is not Profile.PRODUCTION:
         sections.append(_QUICK)
     if spec.profile is Profile.ACCOUNTING:
-        sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket))
+        tres = f"gres/gpu,gres/{SPARE_GRES}" if spec.sharing else "gres/gpu"
+        sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket, tres=tres))
     sections += [_nodes(spec, ports.slurmds, host), _partitions(spec)]
     return "".join(textwrap.dedent(section) for section in sections)
 

@@ -52,7 +52,10 @@ FULL = (
     Part(
         "sharing",
         "GPUs shared: the right one opens under device cgroups, satellites are held, forged requests refused",
-        ("tests/slurm/test_shared_gpus.py", "tests/slurm/matrix/test_device_cgroups.py"),
+        (
+            *("tests/slurm/test_shared_gpus.py", "tests/slurm/matrix/test_device_cgroups.py"),
+            "tests/slurm/matrix/test_spare_qos.py",
+        ),
     ),
     Part(
         "qos",

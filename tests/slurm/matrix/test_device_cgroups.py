@@ -23,8 +23,9 @@ from matrix.stand_in import field, state, submit, wait
 pytestmark = pytest.mark.timeout(300)
 DEVICES = Path("/sys/fs/cgroup/devices")
 """The controller of cgroup v1; that of v2 is a program in the kernel, and has no folder."""
-OPENED = Release(23, 2)
-"""The first release that lets a job open the device files of a GRES without a plugin of its own."""
+SHARES = installed_release() >= Release(23, 2)
+"""Whether this Slurm lets a job open the device files of a GRES without a plugin of its own, and keeps such a
+GRES from jobs that do not ask for it (Flags=explicit)."""
 TRY = """
 for gpu in 0 1; do
   python3 -c 'import errno, os, sys
@@ -95,13 +96,13 @@ def test_a_spare_gpu_opens_exactly_its_device_beside_the_job_that_holds_all(quie
     guarantee, guarantees = tries(quiet, "-n2", "-c1", "--gpus-per-task=1", "--elastic-cohost")
     assert opened(guarantees) == {"nvidia0", "nvidia1"}
     satellite, satellites = tries(quiet, *SATELLITE, release=True)
-    assert opened(satellites) == ({"nvidia1"} if installed_release() >= OPENED else set())
+    assert opened(satellites) == ({"nvidia1"} if SHARES else set())
     assert "CUDA_VISIBLE_DEVICES=\n" in satellites.read_text(), "Slurm knows nothing of CUDA there"
     assert state(quiet, guarantee) == state(quiet, satellite) == "RUNNING"
     other = [*SATELLITE]
     other[other.index("--gres=spare:s1:1")] = "--gres=spare:s0:1"
     _, others = tries(quiet, *other, release=True)
-    assert opened(others) == ({"nvidia0"} if installed_release() >= OPENED else set())
+    assert opened(others) == ({"nvidia0"} if SHARES else set())
 
 
 def test_a_plain_neighbour_opens_nothing(quiet: Lab) -> None:
@@ -110,8 +111,9 @@ def test_a_plain_neighbour_opens_nothing(quiet: Lab) -> None:
 
 
 @pytest.mark.parametrize("gpus", [(), ("--gres=gpu:2",)])
-def test_an_exclusive_neighbour_does_not_take_the_spare_gpus(quiet: Lab, gpus: tuple[str, ...]) -> None:
+def test_an_exclusive_neighbour_does_not_take_the_spare_gpus_from_23_02_on(
+    quiet: Lab, gpus: tuple[str, ...]) -> None:
     neighbour, out = tries(quiet, "--exclusive", "-n1", *gpus)
     wait(out.exists, "the job has tried")
     assert field(quiet, neighbour, "NumCPUs") == "8"
-    assert spare_gpus(quiet) == [(0, "s0", None, False), (1, "s1", None, False)]
+    assert [in_use for _, _, _, in_use in spare_gpus(quiet)] == [not SHARES, not SHARES]

@@ -2,7 +2,7 @@
 
 A site gives each such GPU a second GRES on its device file, of a type of its own:
 `Gres=gpu:2,spare:s0:1,spare:s1:1` (docs/admin-guide.md). Slurm does not tell flexod the device file. So the
-number at the end of the type is the index of the GPU, and `flexo doctor` compares types and files in gres.conf.
+number at the end of the type is the index of the GPU. `flexo doctor` compares types and files in gres.conf.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INDEX = re.compile(r"[0-9]{1,4}$")
 
 
 def index_of(type_name: str) -> int | None:
-    """The index of the GPU by its type of the GRES: `s1` -> 1; None for a type without a number at its end."""
+    """The index of the GPU, by its type of the GRES: `s1` -> 1; None without a number at the end."""
     match = _INDEX.search(type_name)
     return int(match[0]) if match else None
 
