@@ -112,7 +112,8 @@ def test_a_plain_neighbour_opens_nothing(quiet: Lab) -> None:
 
 @pytest.mark.parametrize("gpus", [(), ("--gres=gpu:2",)])
 def test_an_exclusive_neighbour_does_not_take_the_spare_gpus_from_23_02_on(
-    quiet: Lab, gpus: tuple[str, ...]) -> None:
+    quiet: Lab, gpus: tuple[str, ...]
+) -> None:
     neighbour, out = tries(quiet, "--exclusive", "-n1", *gpus)
     wait(out.exists, "the job has tried")
     assert field(quiet, neighbour, "NumCPUs") == "8"
