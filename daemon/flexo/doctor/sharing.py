@@ -120,7 +120,7 @@ def check_spare_qos(
 
 
 def check_spare_lua(answers: LuaAnswers, sharing: SharingSettings) -> list[Finding]:
-    """Check that slurmctld refuses what job_submit_elastic.lua refuses, and that users release no satellite."""
+    """Check that slurmctld refuses what job_submit_elastic.lua refuses, and that users cannot release."""
     check, setting = "sharing.lua", f'elastic.config.shared_partition = "{sharing.partition}"'
     if answers.plain.refused:
         return [not_checked(check, f"Slurm takes no plain job from you either: {answers.plain.refused}")]
@@ -173,8 +173,8 @@ def _devices(config: SlurmConfig) -> Finding:
     return problem(
         check,
         f"TaskPlugin={','.join(config.task_plugins) or '(nothing)'} and"
-        f" ConstrainDevices={'yes' if config.constrain_devices else 'no'}: every job on a node can open all of"
-        " its GPUs",
+        f" ConstrainDevices={'yes' if config.constrain_devices else 'no'}: a job can open all GPUs of its"
+        " nodes",
         f"cgroup.conf: ConstrainDevices=yes; slurm.conf: TaskPlugin=task/affinity,task/cgroup; {_RESTART}.",
     )
 
@@ -197,8 +197,8 @@ def _types(nodes: Sequence[Node], gres: str) -> Finding:
     return problem(
         check,
         what,
-        f"slurm.conf: NodeName={first.name if first else '...'} ... Gres=gpu:{gpus}{named}; gres.conf, a line for"
-        f" each type: Name={gres} Type=s0 File=/dev/nvidia0 Flags=explicit; {_RESTART}.",
+        f"slurm.conf: NodeName={first.name if first else '...'} ... Gres=gpu:{gpus}{named}; gres.conf, a line"
+        f" for each type: Name={gres} Type=s0 File=/dev/nvidia0 Flags=explicit; {_RESTART}.",
     )
 
 
@@ -223,7 +223,8 @@ def _files(nodes: Sequence[Node], lines: Sequence[GresLine], gres: str) -> Findi
     if unknown:
         return not_checked(
             check,
-            f"gres.conf on this host has no file of gpu for {_some(unknown)} (AutoDetect, or other files there)",
+            f"gres.conf on this host has no file of gpu for {_some(unknown)} (AutoDetect, or other files"
+            " there)",
             f"On these nodes `slurmd -G` has to show the same file for {gres} of type sN and GPU N.",
         )
     for name in with_gpus:

@@ -21,7 +21,7 @@ SPARE = ("-n1", "-c1", "--gres=spare:s1:1")
 
 @pytest.fixture(scope="module")
 def limited_lab(make_lab: LabFactory) -> Iterator[Lab]:
-    """One node with two GPUs that can be shared, QOS as documented, and a job_submit.lua that checks nothing."""
+    """One node with two GPUs that can be shared, QOS as documented, and no check in job_submit.lua."""
     spec = {"nodes": 1, "gpus_per_node": 2, "infer_nodes": 0, "sharing": True, "flexod": False}
     lab = make_lab(profile=Profile.ACCOUNTING, **spec)
     for words in (

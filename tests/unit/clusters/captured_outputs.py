@@ -59,6 +59,16 @@ def records_of(release: str) -> list[QueueRecord]:
     return [to_record(one) for one in parse_queue(captured(release, "queue"), names, SEPARATOR)]
 
 
+def sharing_jobs_of(release: str) -> list[QueuedJob]:
+    """Jobs of a cluster that shares GPUs (`spare_nodes.txt` has its node): a job that holds both GPUs and
+    consents, the base of an opportunistic job, a satellite that runs, and one that is held."""
+    names = fields_to_ask(captured(release, "squeue_help"))
+    printed = parse_queue(captured(release, "spare_queue"), names, SEPARATOR)
+    return sorted(
+        (to_job(to_record(one), frozenset({"shared"})) for one in printed), key=lambda job: job.job_id
+    )
+
+
 def jobs_of(release: str) -> dict[str, QueuedJob]:
     """The jobs of that cluster by what is special about them."""
     excluded = parse_excluded_nodes(captured(release, "excluded"))

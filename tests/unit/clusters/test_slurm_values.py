@@ -181,6 +181,23 @@ def test_an_elastic_request_is_found_behind_what_the_site_wrote() -> None:
     assert elastic_request("flexo{workers=2-8;heterogeneous}") == several
 
 
+def test_a_request_to_share_gpus_is_read_with_its_words() -> None:
+    taking = ElasticRequest(Range(2, 8), opportunistic=True)
+    assert elastic_request("flexo{workers=2-8;opportunistic}") == taking
+    asked = elastic_request("flexo{workers=2-8;opportunistic=auto;batch=8-64}")
+    assert asked == ElasticRequest(Range(2, 8), batch=Range(8, 64), opportunistic=True, auto=True)
+    assert (asked.base_workers, asked.requested_workers) == (0, 1)
+    giving = elastic_request("flexo{workers=2-2;cohost}")
+    assert giving == ElasticRequest(Range(2, 2), cohost=True)
+    assert (giving.base_workers, giving.requested_workers) == (2, 2)
+
+
+def test_words_of_a_later_release_are_skipped() -> None:
+    assert elastic_request("flexo{workers=2-8;opportunistic=later;other;third=3}") == ElasticRequest(
+        Range(2, 8)
+    )
+
+
 @pytest.mark.parametrize(
     "comment",
     [

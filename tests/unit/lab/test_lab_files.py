@@ -61,6 +61,23 @@ def test_whole_jobs_may_start_on_borrowed_servers_only_where_servers_are_lent() 
     assert switch not in job_submit_lua(LAYOUT, LabSpec())
 
 
+def test_where_gpus_are_shared_each_has_a_second_gres_on_its_device_file() -> None:
+    lines = lines_of(sharing=True, nodes=1, gpus_per_node=2)
+    assert "GresTypes=gpu,spare" in lines
+    nodes = {line.split()[0]: line.rpartition(" ")[2] for line in lines if line.startswith("NodeName")}
+    assert nodes == {"NodeName=t1": "Gres=gpu:2,spare:s0:1,spare:s1:1", "NodeName=i1": "Gres=gpu:2"}
+    written = gres_conf(LAYOUT, LabSpec(sharing=True, nodes=1, gpus_per_node=2, infer_nodes=0))
+    assert "NodeName=t1 Name=spare Type=s1 File=/labs/mine/dev/t1/nvidia1 Flags=explicit\n" in written
+    (shared,) = [line for line in lines if line.startswith("PartitionName=shared ")]
+    assert "PriorityTier=1 PreemptMode=CANCEL GraceTime=20" in shared
+    assert 'elastic.config.shared_partition = "shared"' in job_submit_lua(LAYOUT, LabSpec(sharing=True))
+    assert "shared_partition" not in job_submit_lua(LAYOUT, LabSpec())
+    toml = flexod.flexo_toml(LAYOUT, record_of(sharing=True))
+    assert config.parse(toml, "flexo.toml").sharing.partition == "shared"
+    accounting = lines_of(sharing=True, profile=Profile.ACCOUNTING)
+    assert "AccountingStorageTRES=gres/gpu,gres/spare" in accounting
+
+
 def test_a_node_with_one_gpu_has_one_device_and_no_range() -> None:
     assert gres_conf(LAYOUT, LabSpec(nodes=1, gpus_per_node=1, infer_nodes=0)) == (
         "NodeName=t1 Name=gpu File=/labs/mine/dev/t1/nvidia0\n"
