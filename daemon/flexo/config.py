@@ -34,6 +34,7 @@ from flexo.loaning.settings import LoaningSettings
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
 from flexo.sections import AbsolutePath, Allowed, KindSection, Section, absolute, as_tuple, host_and_port
+from flexo.sharing.settings import SharingSettings
 from flexo.trusted_file import NotTrusted, read_trusted
 from flexo_protos import lease_place
 
@@ -403,6 +404,7 @@ class Settings(Section):
     yarn: YarnSettings = YarnSettings()
     controller: ControllerSettings = ControllerSettings()
     loaning: LoaningSettings = LoaningSettings()
+    sharing: SharingSettings = SharingSettings()
     lease: LeaseSettings = LeaseSettings()
     high_availability: HighAvailabilitySettings = HighAvailabilitySettings()
     event_store: EventStoreSettings = EventStoreSettings()

@@ -34,6 +34,17 @@ class ElasticRequest:
     fungible: bool = False
     batch: Range | None = None
     heterogeneous: bool = False
+    opportunistic: bool = False
+    """Whether its base has no workers and no GPUs: all its workers are satellites (AntMan)."""
+    auto: bool = False
+    """Whether an opportunistic job is first tried with GPUs of its own."""
+    cohost: bool = False
+    """Whether it lets an opportunistic job use its GPUs as well."""
+
+    @property
+    def base_workers(self) -> int:
+        """The number of workers in the base job."""
+        return 0 if self.opportunistic else self.workers.min
 
 
 class JobState(enum.Enum):

@@ -170,7 +170,7 @@ def _connect(settings: Settings, call_ended: CallEnded, leadership: LeadershipGu
         borrowed = Borrowed(
             loaning.partition, loaning.edit_command, loaning.satellite_partition, static=loaning.static
         )
-    site = Site(borrowed, call_ended, leadership.check)
+    site = Site(borrowed, settings.sharing.partition, call_ended, leadership.check)
     return registry.connect(settings.cluster.kind, settings.of_cluster, site)
 
 

@@ -22,6 +22,7 @@ from flexo.clusters.base import (
 from flexo.clusters.slurm.borrowed import let_have
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.ends import read_ends
+from flexo.clusters.slurm.held_gpus import held_gpus
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import BAND, set_priorities
 from flexo.clusters.slurm.reader import Reader
@@ -108,6 +109,14 @@ class SlurmCluster:
         """The ends of the jobs in `keys`, as far as slurmctld or accounting knows them."""
         return read_ends(self._commands, keys)
 
+    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
+        """The GPUs that a running job holds, as slurmctld records them (GRES=gpu:2(IDX:0-1))."""
+        return held_gpus(self._commands.read("scontrol", "--details", "show", "job", "--oneliner", job))
+
+    def release(self, job: str) -> None:
+        """Release a job that the plugin has held (job_submit_elastic.lua). It keeps its place by its age."""
+        self._commands.act("scontrol", "release", job)
+
     def lend(self, nodes: frozenset[str]) -> None:
         """Edit the borrowed partition. A reconfigure or restart of slurmctld forgets the edit."""
         if self._borrowed is None or self._borrowed.static:
@@ -149,7 +158,7 @@ class SlurmCluster:
 def satellite_partitions(settings: SlurmSettings, site: Site) -> frozenset[str]:
     """The partitions to which satellites are submitted. A tag in a job's comment counts only there."""
     lent = site.borrowed.partitions if site.borrowed is not None else ()
-    return frozenset({settings.satellite_partition, *lent})
+    return frozenset({settings.satellite_partition, *lent, site.shared_partition}) - {""}
 
 
 def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) -> tuple[Node, ...]:

@@ -31,7 +31,7 @@ def elastic_request(admin_comment: str) -> ElasticRequest | None:
 def _request(inside: str) -> ElasticRequest | None:
     workers: Range | None = None
     batch: Range | None = None
-    fungible = heterogeneous = False
+    flags: set[str] = set()
     try:
         for part in inside.split(";"):
             name, _, value = part.partition("=")
@@ -39,13 +39,21 @@ def _request(inside: str) -> ElasticRequest | None:
                 workers = Range.parse(value)
             elif name == "batch":
                 batch = Range.parse(value)
-            elif part == "fungible":
-                fungible = True
-            elif part == "heterogeneous":
-                heterogeneous = True
+            else:
+                flags.add(part)
     except BadRange:
         return None
-    return ElasticRequest(workers, fungible, batch, heterogeneous) if workers else None
+    if workers is None:
+        return None
+    return ElasticRequest(
+        workers,
+        fungible="fungible" in flags,
+        batch=batch,
+        heterogeneous="heterogeneous" in flags,
+        opportunistic=not flags.isdisjoint({"opportunistic", "opportunistic=auto"}),
+        auto="opportunistic=auto" in flags,
+        cohost="cohost" in flags,
+    )
 
 
 def satellite_tag(comment: str) -> SatelliteTag | None:

@@ -1,0 +1,1 @@
+"""GPU sharing: which GPUs two jobs may use, and which opportunistic jobs use them (AntMan)."""
