@@ -235,7 +235,7 @@ class _Making:
         return max(0.0, since + self._settings.wait_s - self._now)
 
     def _choose(self, job: ElasticJob, gpu_type: str, most: int) -> list[Host]:
-        """Up to `most` shared GPUs of a type, the least busy first, where a worker's CPUs and memory are free.
+        """Up to `most` shared GPUs of a type, the least busy first, with CPUs and memory for a worker.
 
         A job has one satellite on a node, so a node where it has one already is left out.
         """
