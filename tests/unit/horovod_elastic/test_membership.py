@@ -25,6 +25,7 @@ from horovod_elastic.leader.membership.roster import (
     WARM_UP_BOUND_S,
     WorkerStatus,
 )
+from horovod_elastic.leader.membership.roster import LONG_LIFE_S
 from horovod_elastic.leader.membership.staff import RESTARTS_PER_SLOT
 from horovod_elastic.leader.membership.states import WorkerState
 from horovod_elastic.phase import Phase
@@ -298,6 +299,20 @@ def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -
     world.flush()
     assert "w2" in world.told_to_leave
     assert "s1" in world.dismissed
+    assert world.end is None
+
+
+def test_deaths_long_after_each_other_do_not_use_up_a_slot_of_the_base() -> None:
+    world = training_world({"b1": 2})
+    for _ in range(2 * RESTARTS_PER_SLOT):
+        world.now += LONG_LIFE_S
+        victim = next(w for w in world.of("b1") if w != "w1")
+        world.exit(victim, -9)
+        world.flush()
+        (replacement,) = [w for w in world.of("b1") if w != "w1"]
+        assert replacement != victim
+        world.ready(replacement)
+        world.commit()
     assert world.end is None
 
 
