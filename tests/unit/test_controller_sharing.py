@@ -9,6 +9,7 @@ from controller_world import BOB, slurm_job
 from flat_records import change_job
 from sharing_world import SharingWorld
 
+from flexo.metrics.present import Present
 from flexo.model.queue import JobState, SatelliteTag
 from flexo.model.sharing import GpuUse, shared_gpu
 
@@ -270,3 +271,28 @@ def test_without_auto_idle_gpus_are_used_where_none_can_be_shared(world):
     world.opportunist(10, "2-2")
     world.go(10)
     assert world.used_by(10) == {("t2", None): 2}
+
+
+def test_why_and_metrics_name_both_jobs_of_a_gpu_and_what_the_sharing_costs(world):
+    leader = world.host(1, "t1", 0)
+    world.rigid(5, 1, "t1")
+    world.rigid(6, 2, "t2")
+    world.opportunist(10, "1-1")
+    world.go(10)
+    leader.says["gpu_uses"] = (GpuUse("t1", 0, 0.5, slowdown=0.01, opportunistic_share=0.4, steady=True),)
+    world.go(4)
+    for job_id, other in ((1, "job 10"), (10, "job 1 ")):
+        assert other in world.why(job_id)
+        assert all(figure in world.why(job_id) for figure in ("50%", "40%", "1.0%", "GPU 0 of t1"))
+    gauges = {
+        sample.name: (sample.labels, sample.value)
+        for family in Present(world.controller, world.event_store).collect()
+        for sample in family.samples
+        if sample.name.startswith("flexo_shared_gpu")
+    }
+    labels = {"node": "t1", "gpu": "0", "job": "1", "guest": "10"}
+    assert gauges == {
+        "flexo_shared_gpu_utilization": (labels, 0.5),
+        "flexo_shared_gpu_slowdown": (labels, 0.01),
+        "flexo_shared_gpu_guest_time": (labels, 0.4),
+    }

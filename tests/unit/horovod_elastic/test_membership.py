@@ -22,10 +22,10 @@ from horovod_elastic.leader.membership.membership import ARRIVAL_BOUND_S
 from horovod_elastic.leader.membership.roster import (
     EXIT_BOUND_S,
     LEAVE_BOUND_S,
+    LONG_LIFE_S,
     WARM_UP_BOUND_S,
     WorkerStatus,
 )
-from horovod_elastic.leader.membership.roster import LONG_LIFE_S
 from horovod_elastic.leader.membership.staff import RESTARTS_PER_SLOT
 from horovod_elastic.leader.membership.states import WorkerState
 from horovod_elastic.phase import Phase
