@@ -39,8 +39,8 @@ class Sharing:
     """How one process shares a GPU.
 
     `gpu`: the coordinator's name of the GPU. `job`: what people call the job, for the status only.
-    `supervisor`: the socket of the job's supervisor, None without one. `consent`: user ids beside whose jobs
-    this job agrees to run; jobs of the same user need none.
+    `supervisor`: the socket of the job's supervisor, None without one. `consent`: user ids beside whose
+    jobs this job agrees to run; jobs of the same user need none.
     """
 
     role: Role
@@ -54,9 +54,9 @@ class Sharing:
 def for_process(sharing: Sharing, present: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables to add to the environment of a process that shares a GPU.
 
-    `present`: the environment that the process gets otherwise; by default this process's own. Its PYTHONPATH
-    is kept, behind the folder whose sitecustomize loads the layer. Raises WrongVariable for a GPU's name
-    that no coordinator accepts.
+    `present`: the environment that the process gets otherwise; by default this process's own. Its
+    PYTHONPATH is kept, behind the folder whose sitecustomize loads the layer. Raises WrongVariable for a
+    GPU's name that no coordinator accepts.
     """
     checked_gpu(sharing.gpu)
     path = (os.environ if present is None else present).get("PYTHONPATH", "")

@@ -35,8 +35,8 @@ _NUMBER = _NUMBERS.get(platform.machine(), -1)
 def wait(address: int, expected: int, timeout_s: float) -> None:
     """Wait while the 32-bit word at `address` is `expected`, for at most `timeout_s` seconds.
 
-    Returns early without reason, too: the caller reads the word again. The word may be in memory that this
-    process only reads. Other threads run meanwhile.
+    Returns early without reason, too: the caller reads the word again. The word may be in memory that
+    this process only reads. Other threads run meanwhile.
     """
     timeout = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     result = _libc.syscall(

@@ -1,7 +1,7 @@
 """How jobs and their coordinator meet: messages and descriptors of pages over a Unix socket.
 
-The kernel says who calls (SO_PEERCRED, unix(7)); nothing that a caller writes about itself is believed. A
-message is one packet of JSON, at most MOST_BYTES long, with at most one descriptor of a page.
+The kernel says who calls (SO_PEERCRED, unix(7)); nothing that a caller writes about itself is believed.
+A message is one packet of JSON, at most MOST_BYTES long, with at most one descriptor of a page.
 """
 
 from __future__ import annotations
@@ -39,30 +39,28 @@ class Kind(enum.Enum):
     """What the coordinator says. HELLO is what callers say first."""
 
     HELLO = "hello"
-    WATCH = "watch"
     QUEUED = "queued"
     ACCEPTED = "accepted"
     PEER = "peer"
     ALONE = "alone"
+    SHARED = "shared"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A caller's first message. `role` is None for a supervisor, which only watches the gate."""
+    """A caller's first message."""
 
     gpu: str
-    role: Role | None
+    role: Role
     job: str = ""
     consent: frozenset[int] = frozenset()
 
     def encoded(self) -> bytes:
         """The packet."""
-        told: dict[str, Any] = {"version": VERSION, "gpu": self.gpu, "job": self.job[:LONGEST_JOB]}
-        if self.role is None:
-            return json.dumps({"kind": Kind.WATCH.value, **told}).encode()
-        told.update(role=self.role.value, consent=sorted(self.consent))
-        return json.dumps({"kind": Kind.HELLO.value, **told}).encode()
+        told: dict[str, Any] = {"kind": Kind.HELLO.value, "version": VERSION, "gpu": self.gpu}
+        told.update(role=self.role.value, job=self.job[:LONGEST_JOB], consent=sorted(self.consent))
+        return json.dumps(told).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +89,11 @@ def hello_of(packet: bytes) -> Hello:
     try:
         told = json.loads(packet)
         kind = Kind(told["kind"])
-        if kind not in (Kind.HELLO, Kind.WATCH) or told["version"] != VERSION:
+        if kind is not Kind.HELLO or told["version"] != VERSION:
             raise BadMessage(f"{kind.value} in version {told['version']}; version {VERSION} is spoken here")
         gpu, job = checked_gpu(told["gpu"]), told["job"]
         if not isinstance(job, str) or len(job) > LONGEST_JOB or not job.isprintable():
             raise BadMessage(f"the job's name has more than {LONGEST_JOB} characters, or odd ones")
-        if kind is Kind.WATCH:
-            return Hello(gpu, None, job)
         consent = told["consent"]
         if (
             not isinstance(consent, list)

@@ -1,8 +1,8 @@
 """The control law of one shared GPU, pure: what is seen goes in, the gate's order comes out.
 
-AntMan (OSDI'20, section 3.3) adjusts the opportunistic job by feedback on the guarantee job's mini-batches. Here
-the gate does that without delay, and the law decides when the gate may open, how much memory the
-opportunistic job may hold, and which gaps it may fill:
+AntMan (OSDI'20, section 3.3) adjusts the opportunistic job by feedback on the guarantee job's mini-
+batches. Here the gate does that without delay, and the law decides when the gate may open, how much
+memory the opportunistic job may hold, and which gaps it may fill:
 
 1. After a newcomer on either side the gate is closed and the limit 0, until STEADY steps are steady.
 2. limit = total - the guarantee job's peak - headroom. It rises in steps and falls at once.
@@ -44,8 +44,8 @@ class Rules:
     baseline_steps: tuple[int, int] = (3, 10)
     stale_s: float = 1.0
     leak_factor: float = 100.0
-    first_leak_s: float = 0.001
-    """What a gap is taken to leak before that is measured."""
+    trials: int = 4
+    """Leaks that are measured, after each baseline, before the rule about short gaps holds."""
     rest_s: float = 10.0
     longest_rest_s: float = 300.0
     most_skipped: int = 4
@@ -156,13 +156,11 @@ def _newcomers(state: State, seen: Seen) -> State:
     """Begin anew whenever somebody came or left."""
     guarantee = seen.guarantee.identity if seen.guarantee else 0
     opportunistic = seen.opportunistic.identity if seen.opportunistic else 0
-    if guarantee and opportunistic:
-        phase = Phase.WARMING
-    else:
-        phase = Phase.FREE if opportunistic else Phase.IDLE
-    if (guarantee, opportunistic) == (state.guarantee, state.opportunistic) and (guarantee and opportunistic):
+    if not (guarantee and opportunistic):
+        return State(Phase.FREE if opportunistic else Phase.IDLE, guarantee, opportunistic)
+    if (guarantee, opportunistic) == (state.guarantee, state.opportunistic):
         return state
-    return State(phase, guarantee, opportunistic)
+    return State(Phase.WARMING, guarantee, opportunistic)
 
 
 def _without_a_pair(state: State, seen: Seen, rules: Rules) -> Order:
@@ -190,7 +188,9 @@ def _warm(state: State, seen: Seen, rules: Rules) -> State:
     if len(state.cycles) < count or not is_steady(state.cycles[-count:], rules.steady_change):
         return state
     state = _with_baseline(state, state.cycles[-count:])
-    return replace(_share(state), level=1, next_baseline_s=seen.now_s + _baseline_interval(state, rules))
+    return replace(
+        _share(state), level=1, leaks=(), next_baseline_s=seen.now_s + _baseline_interval(state, rules)
+    )
 
 
 def _judge(state: State, seen: Seen, rules: Rules) -> State:
@@ -234,7 +234,7 @@ def _measure(state: State, seen: Seen, rules: Rules) -> State:
         state = _mixed_baseline(state, state.cycles[1:])
     elif seen.now_s < state.until_s:
         return state
-    return replace(_share(state), next_baseline_s=seen.now_s + _baseline_interval(state, rules))
+    return replace(_share(state), leaks=(), next_baseline_s=seen.now_s + _baseline_interval(state, rules))
 
 
 def _share(state: State) -> State:
@@ -278,16 +278,17 @@ def is_steady(cycles: Sequence[float], change: float) -> bool:
 def patience_s(gaps: Sequence[float], leaks: Sequence[float], rules: Rules) -> float:
     """Seconds that a gap must last before it is filled: none where nearly all gaps are long enough.
 
-    A gap that was filled too early cannot be given back. So the leak is the ninth decile of those seen.
+    A gap that must have lasted as long as a gap has to be costs nothing if it is shorter, and otherwise
+    half of it at most. The first leaks have to be measured: until then, every gap is filled.
     """
-    leak_s = _decile(leaks, 9) if leaks else rules.first_leak_s
-    needed_s = rules.leak_factor * leak_s
-    return 0.0 if gaps and _decile(gaps, 1) >= needed_s else needed_s
+    if len(leaks) < rules.trials:
+        return 0.0
+    needed_s = rules.leak_factor * statistics.fmean(leaks)
+    return 0.0 if gaps and _first_decile(gaps) >= needed_s else needed_s
 
 
-def _decile(values: Sequence[float], which: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * which // 10)]
+def _first_decile(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 10]
 
 
 def _all_but_headroom(total: int, peak: int, rules: Rules) -> int:

@@ -1,9 +1,9 @@
 """Defines the shared pages: a fixed layout in one page of memory each, with one writer each.
 
-The writer of a page makes it and seals it (memfd_create(2), F_SEAL_FUTURE_WRITE). So nobody else can write
-it, whoever gets its descriptor, and no page can be cut short under a reader. Times are nanoseconds of
-CLOCK_MONOTONIC, which all processes of a node share. Words are written one by one. A reader may see an older
-word beside a newer one, and no rule depends on two of them.
+The writer of a page makes it and seals it (memfd_create(2), F_SEAL_FUTURE_WRITE). So nobody else can
+write it, whoever gets its descriptor, and no page can be cut short under a reader. Times are nanoseconds
+of CLOCK_MONOTONIC, which all processes of a node share. Words are written one by one. A reader may see
+an older word beside a newer one, and no rule depends on two of them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ class Ring:
 
 
 class GuaranteePage:
-    """What a guarantee job tells: whether its work is in flight, how long steps and gaps take, its memory."""
+    """What a guarantee job tells: whether its work is in flight, how long steps and gaps take, its
+    memory.
+    """
 
     IN_FLIGHT, BEGAN, ENDED, STEPS, GAPS, MEMORY, PEAK, WORKED = 1, 2, 3, 4, 5, 6, 7, 8
 
@@ -192,7 +194,8 @@ class GuaranteePage:
 
 
 class OpportunisticPage:
-    """What an opportunistic job tells: whether it waits, how often it passed the gate, its memory and leaks.
+    """What an opportunistic job tells: whether it waits, how often it passed the gate, its memory and
+    leaks.
 
     `STARTED`: whether it uses the GPU; before that there is nothing that a gate could hold back.
     """
@@ -242,7 +245,8 @@ class OpportunisticPage:
 class GatePage:
     """What the coordinator orders: the gate's state, the memory limit, and which gaps may be filled.
 
-    `EPOCH` rises with each change of the limit. `SHARED`: whether anybody shares the GPU with the reader.
+    `EPOCH` rises with each change of the limit. `SHARED`: whether anybody shares the GPU with the
+    reader.
     """
 
     STATE, EPOCH, LIMIT, PATIENCE, EVERY, SHARED = 1, 2, 3, 4, 5, 6

@@ -23,7 +23,8 @@ class NoStatus(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that shares, or waits for, a GPU. `memory`: bytes that its layer counts. Speeds are measured.
+    """A process that shares, or waits for, a GPU. `memory`: bytes that its layer counts. Speeds are
+    measured.
 
     `moved_out`: bytes of its live tensors that are in the host's memory now. `steps`: since it joined.
     """
@@ -42,11 +43,11 @@ class Member:
 class Gpu:
     """One GPU. Bytes for memory, fractions from 0 to 1 for the rest.
 
-    `utilization`: the share of time in which the GPU worked. `guarantee_slowdown`: how much longer a step of
-    the guarantee job takes than with the gate closed; None before that is measured. `opportunistic_share`:
-    the share of the last seconds in which the opportunistic job worked; None without one. `gate`: closed,
-    gaps or open. `limit`: bytes that the opportunistic job may hold. `waiting`: candidates, in their order.
-    `pretended`: whether the device exists by declaration only.
+    `utilization`: the share of time in which the GPU worked. `guarantee_slowdown`: how much longer a
+    step of the guarantee job takes than with the gate closed; None before that is measured.
+    `opportunistic_share`: the share of the last seconds in which the opportunistic job worked; None
+    without one. `gate`: closed, gaps or open. `limit`: bytes that the opportunistic job may hold.
+    `waiting`: candidates, in their order. `pretended`: whether the device exists by declaration only.
     """
 
     name: str
