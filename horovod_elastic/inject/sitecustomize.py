@@ -1,7 +1,7 @@
 """Python runs this file at the start of every training process (the agent puts this folder on PYTHONPATH).
 
-The file prepares the hooks of horovod_elastic.worker, and those of horovod_elastic.sharing on a shared GPU. Then
-it runs the sitecustomize that it hides, if any.
+The file prepares the hooks of horovod_elastic.worker, and on a shared GPU those of horovod_elastic.sharing.
+Then it runs the sitecustomize that it hides, if any.
 """
 
 import importlib.util
@@ -52,8 +52,8 @@ def _prepare_sharing() -> None:
         from horovod_elastic.sharing.layer import bootstrap
     except ImportError as error:
         sys.stderr.write(
-            f"flexo: {sys.executable} cannot import horovod_elastic ({error}), so it cannot share a GPU. Install "
-            "flexo's wheel there, or start the job without flexo share\n"
+            f"flexo: {sys.executable} cannot import horovod_elastic ({error}), so it cannot share a GPU. "
+            "Install flexo's wheel there, or start the job without flexo share\n"
         )
         sys.stderr.flush()
         os._exit(1)

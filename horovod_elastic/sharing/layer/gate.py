@@ -40,6 +40,7 @@ class Gate:
         self._begun = False
         self._resumed = self._entered = time.monotonic_ns()
         self._epoch = -1
+        self._pretended, self._cpu = memory.place.kind == "cpu", time.thread_time_ns()
         self._lock = threading.RLock()
         self._main = threading.main_thread().ident
 
@@ -54,9 +55,16 @@ class Gate:
             or order.page.words[order.EPOCH] != self._epoch
         ):
             self._stand()
-        elif self.flights is not None:
-            self.flights.boundary()
+        else:
+            if (guarantee := self.guarantee) is not None and guarantee.page.words[
+                guarantee.BEGAN
+            ] > self._entered:
+                self._note_leak(guarantee.ended)  # a flight came and went within one operation
+            if self.flights is not None:
+                self.flights.boundary()
         self._words[OpportunisticPage.PASSES] += 1
+        if self._pretended:
+            self._cpu = time.thread_time_ns()
 
     def step(self) -> None:
         """The end of an optimizer's step: here memory is counted."""
@@ -91,8 +99,6 @@ class Gate:
         told = guarantee.page
         if told.halves[1] or now - told.words[1] > STALE_NS:
             return told.address, told.halves[1], LOOK_S
-        if told.words[guarantee.BEGAN] > self._entered:  # a flight came and went within one operation
-            self._note_leak(told.words[guarantee.ENDED])
         if (left := page.words[order.PATIENCE] - now + told.words[guarantee.ENDED]) > 0:
             return told.address, 0, min(LOOK_S, left / 1e9)
         if (every := page.words[order.EVERY]) > 1 and told.words[guarantee.GAPS] % every:
@@ -106,8 +112,7 @@ class Gate:
         if self.flights is not None:
             self.flights.forget()
         self._account()
-        if self.guarantee is not None and self.guarantee.in_flight:
-            self._note_leak(self._resumed)
+        self._note_leak(self._resumed)
         self._halves[OpportunisticPage.WAITING] = 1
         try:
             with self._lock:
@@ -146,8 +151,12 @@ class Gate:
         self._resumed = now
 
     def _note_leak(self, until: int) -> None:
-        """Note how long this job has worked into a flight of the guarantee job, if it has."""
+        """Note how long this job has worked into a flight of the guarantee job, if it has.
+
+        On the CPU a job that stands in the kernel's queue does not work: its CPU time counts.
+        """
         began = self.guarantee.began if self.guarantee is not None else 0
         if self._entered < began < until:
-            self._page.leaks.add(until - began)
+            leak = until - began
+            self._page.leaks.add(min(leak, time.thread_time_ns() - self._cpu) if self._pretended else leak)
         self._entered = max(self._entered, began)
