@@ -92,7 +92,8 @@ class Supervisor:
                     list(command), env=added, process_group=0, preexec_fn=_die_with(os.getpid())
                 )
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, self._pass_on)
+                    if signal.getsignal(number) is not signal.SIG_IGN:  # else the job is to go on, too
+                        signal.signal(number, self._pass_on)
                 code = self._watch(listener)
         finally:
             self._signal(signal.SIGKILL)
