@@ -6,8 +6,9 @@
 --
 -- A token, such as flexo{workers=2-8;fungible;batch=32-256}, is appended to the job's AdminComment, which a
 -- user cannot write. If the site lends servers to whole jobs (borrowed_partition), a fungible or
--- heterogeneous job also gets the borrowed partition, and Requeue. Nothing else of a job is changed. A job
--- that does not ask to be elastic costs two look-ups, or three with borrowed_partition.
+-- heterogeneous job also gets the borrowed partition, and Requeue. If the site shares GPUs (shared_partition),
+-- a satellite in that partition is held. Nothing else of a job is changed. A job that does not ask to be
+-- elastic costs two look-ups, or three with borrowed_partition, or eight with shared_partition.
 
 local elastic = {}
 
@@ -21,7 +22,17 @@ elastic.config = {
   -- but satellites. nil: satellites alone use borrowed servers. Leave it nil if slurm.conf fixes the
   -- partition's nodes: nothing would keep bases off servers that are not lent.
   borrowed_partition = nil,
-  -- The largest MAX of --elastic; nil: no limit. plugstack.conf repeats it, so that users hear of it sooner.
+  -- The partition for satellites of opportunistic jobs, such as "shared". If it is set, they alone get in, and
+  -- they alone may ask for the GRES below. The comment by which this file knows a satellite is no proof, since
+  -- users write comments. So each job that gets in is held (priority 0), and job_modify() lets its owner neither
+  -- release nor change it: Slurm alone would let them (JobHeldUser). flexod releases only jobs that match a
+  -- grant of its own. Lua is not a limit: set MaxTRESPerJob=gres/spare=0 on all other QOSes as well
+  -- (docs/admin-guide.md). nil: no GPUs are shared.
+  shared_partition = nil,
+  -- The GRES that opens a GPU beside the job that holds it, as in gres.conf (Name=spare).
+  spare_gres = "spare",
+  -- The largest MAX of --elastic and --elastic-opportunistic; nil: no limit. plugstack.conf repeats it, so that
+  -- users hear of it sooner.
   max_workers = nil,
   -- Whether an elastic job may do without GPUs.
   allow_cpu_only = false,
@@ -31,7 +42,9 @@ local NUMBER_MAX = 999999999 -- as in range.h
 local SHOWN_MAX = 40 -- characters of a value that a message repeats at most
 local TOKEN_MARK = "flexo{"
 
-local EXAMPLE = "sbatch -n %d --gpus-per-task=1 --elastic=%s ..."
+local EXAMPLE = "sbatch -n %d --gpus-per-task=1 %s ..." -- with tasks and options
+local OPPORTUNISTIC_EXAMPLE = "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=%s ..."
+local AUTO = ",auto"
 
 -- An error raised with refuse() is a message for the user; every other error is a fault of this file.
 local function refuse(format, ...)
@@ -53,12 +66,18 @@ local function said(number)
   return number
 end
 
--- "2-8" -> {min = 2, max = 8}; refuses what the option itself refuses.
-local function parse_range(option, text, limit)
+-- "2-8" -> {min = 2, max = 8}; refuses what the option itself refuses. `word`: a word that may stand behind the
+-- range, such as ",auto".
+local function parse_range(option, text, limit, word)
   limit = limit or NUMBER_MAX
+  local whole = text
   local function wrong(what)
-    refuse("%s=%s: %s; allowed is MIN-MAX, two whole numbers from 1 to %d, MIN not above MAX, such as 2-8",
-      option, shown(text), what, limit)
+    refuse("%s=%s: %s; allowed is MIN-MAX, two whole numbers from 1 to %d, MIN not above MAX, such as 2-8%s",
+      option, shown(whole), what, limit, word and ", or 2-8" .. word or "")
+  end
+  local has_word = word ~= nil and text:sub(-#word) == word
+  if has_word then
+    text = text:sub(1, -#word - 1)
   end
   if text == "" then
     wrong("the value is missing")
@@ -79,17 +98,19 @@ local function parse_range(option, text, limit)
     wrong("the maximum is above this site's limit")
   end
   range.text = string.format("%d-%d", range.min, range.max)
+  range.has_word = has_word
   return range
 end
 
--- The job's request, as raw strings under the keys elastic, fungible, heterogeneous and batch; nil without a
--- request.
+-- The job's request, as raw strings under the keys elastic, fungible, heterogeneous, batch, opportunistic and
+-- cohost; nil without a request.
 local function asked_by_option(job_desc)
   if (job_desc.spank_job_env_size or 0) == 0 then
     return nil
   end
   local keys = { FLEXO_ELASTIC = "elastic", FLEXO_ELASTIC_FUNGIBLE = "fungible",
-    FLEXO_ELASTIC_HETEROGENEOUS = "heterogeneous", FLEXO_ELASTIC_BATCH = "batch" }
+    FLEXO_ELASTIC_HETEROGENEOUS = "heterogeneous", FLEXO_ELASTIC_BATCH = "batch",
+    FLEXO_ELASTIC_OPPORTUNISTIC = "opportunistic", FLEXO_ELASTIC_COHOST = "cohost" }
   local asked
   for _, line in pairs(job_desc.spank_job_env or {}) do
     local name, value = line:match("^([^=]*)=(.*)$")
@@ -116,14 +137,14 @@ local function asked_by_comment(job_desc)
     asked[key] = value
   end
   for word in comment:gmatch("[^%s;]+") do
-    if word == "elastic-fungible" or word == "elastic-heterogeneous" then
+    if word == "elastic-fungible" or word == "elastic-heterogeneous" or word == "elastic-cohost" then
       ask(word:match("^elastic%-(.*)$"), "1")
     else
       local name, value = word:match("^(elastic[a-z-]*)=(.*)$")
       if name == "elastic" then
         ask("elastic", value)
-      elseif name == "elastic-batch" then
-        ask("batch", value)
+      elseif name == "elastic-batch" or name == "elastic-opportunistic" then
+        ask(name:match("^elastic%-(.*)$"), value)
       end
     end
   end
@@ -155,7 +176,7 @@ local function contains(names, wanted)
 end
 
 local function is_satellite_partition(name)
-  return contains(elastic.config.satellite_partitions, name)
+  return name == elastic.config.shared_partition or contains(elastic.config.satellite_partitions, name)
 end
 
 -- The partitions that the job may start in. If the job names none, Slurm takes the default partition.
@@ -228,11 +249,11 @@ local function gpus_per_task_by_node(job_desc, tasks, gpus, workers)
   local nodes = fixed_nodes(job_desc, tasks)
   if not nodes then
     refuse("%d GPUs per node for %d tasks depend on how many nodes Slurm picks; say --gpus-per-task, or fix the "
-      .. "nodes: sbatch -N 1 -n %d --gres=gpu:%d --elastic=%s ...", gpus, tasks, tasks, tasks, workers.text)
+      .. "nodes: sbatch -N 1 -n %d --gres=gpu:%d %s ...", gpus, tasks, tasks, tasks, workers.options)
   end
   if tasks % nodes ~= 0 or gpus % (tasks / nodes) ~= 0 then
     refuse("%d GPUs on each of %d nodes cannot be shared evenly by %d tasks; an example that works: " .. EXAMPLE,
-      gpus, nodes, tasks, tasks, workers.text)
+      gpus, nodes, tasks, tasks, workers.options)
   end
   return gpus / (tasks / nodes)
 end
@@ -246,13 +267,13 @@ local function gpus_per_task(job_desc, tasks, workers)
   if per_job > 0 then
     if per_job % tasks ~= 0 then
       refuse("%d GPUs cannot be shared evenly by %d tasks; an example that works: " .. EXAMPLE, per_job, tasks, tasks,
-        workers.text)
+        workers.options)
     end
     return per_job / tasks
   end
   if count_gpus(job_desc.tres_per_socket) > 0 then
     refuse("GPUs per socket do not say how many a worker gets; an example that works: " .. EXAMPLE, tasks,
-      workers.text)
+      workers.options)
   end
   local per_node = count_gpus(job_desc.tres_per_node)
   if per_node > 0 then
@@ -262,39 +283,84 @@ local function gpus_per_task(job_desc, tasks, workers)
 end
 
 -- The number of tasks; without -n Slurm starts one a node, or as many as --ntasks-per-node says.
-local function tasks_of(job_desc, workers)
+local function tasks_of(job_desc, example)
   local tasks, low, high = said(job_desc.num_tasks), said(job_desc.min_nodes), said(job_desc.max_nodes)
   if tasks then
     return tasks
   elseif high and high ~= 0 and high ~= (low or 1) then
-    refuse("without -n the number of tasks depends on how many nodes Slurm picks; an example that works: " .. EXAMPLE,
-      workers.min, workers.text)
+    refuse("without -n the number of tasks depends on how many nodes Slurm picks; an example that works: %s", example)
   end
   return (low or 1) * (said(job_desc.ntasks_per_node) or 1)
 end
 
--- The ordinary request must be the minimum: the base of an elastic job is an ordinary job of MIN workers.
-local function check_request(job_desc, workers)
+-- A request of flexo's is for one job. `what`: what an array cannot do, such as "be elastic".
+local function check_one_job(job_desc, what)
   if job_desc.array_inx and job_desc.array_inx ~= "" then
-    refuse("a job array cannot be elastic; submit one job for each index")
+    refuse("a job array cannot %s; submit one job for each index", what)
   end
   if said(job_desc.het_job_offset) then
-    refuse("a job of several components (Slurm's heterogeneous jobs, ':') cannot be elastic")
-  end
-  local tasks = tasks_of(job_desc, workers)
-  if tasks ~= workers.min then
-    refuse("--elastic=%s needs the minimum as the ordinary request (-n %d), and this one is for %d task(s); "
-      .. "an example that works: " .. EXAMPLE, workers.text, workers.min, tasks, workers.min, workers.text)
-  end
-  if gpus_per_task(job_desc, tasks, workers) == 0 and not elastic.config.allow_cpu_only then
-    refuse("an elastic job needs GPUs for its workers, and this one asks for none; an example that works: " .. EXAMPLE,
-      workers.min, workers.text)
+    refuse("a job of several components (Slurm's heterogeneous jobs, ':') cannot %s", what)
   end
 end
 
+-- The ordinary request must be the minimum: the base of an elastic job is an ordinary job of MIN workers.
+local function elastic_workers(job_desc, asked)
+  local workers = parse_range("--elastic", asked.elastic, elastic.config.max_workers)
+  workers.options = "--elastic=" .. workers.text
+  check_one_job(job_desc, "be elastic")
+  local tasks = tasks_of(job_desc, EXAMPLE:format(workers.min, workers.options))
+  if tasks ~= workers.min then
+    refuse("--elastic=%s needs the minimum as the ordinary request (-n %d), and this one is for %d task(s); "
+      .. "an example that works: " .. EXAMPLE, workers.text, workers.min, tasks, workers.min, workers.options)
+  end
+  if gpus_per_task(job_desc, tasks, workers) == 0 and not elastic.config.allow_cpu_only then
+    refuse("an elastic job needs GPUs for its workers, and this one asks for none; an example that works: " .. EXAMPLE,
+      workers.min, workers.options)
+  end
+  return workers
+end
+
+-- A job that shares its GPUs without being elastic has as many workers as tasks, and keeps them.
+local function cohost_workers(job_desc)
+  check_one_job(job_desc, "share its GPUs")
+  local options = "--elastic-cohost"
+  local tasks = tasks_of(job_desc, EXAMPLE:format(2, options))
+  local workers = { min = tasks, max = tasks, options = options, text = string.format("%d-%d", tasks, tasks) }
+  if gpus_per_task(job_desc, tasks, workers) == 0 then
+    refuse("--elastic-cohost shares the job's GPUs, and this job asks for none; an example that works: " .. EXAMPLE,
+      tasks, options)
+  end
+  return workers
+end
+
+-- The base of an opportunistic job holds the leader and, on CPUs alone, no worker. All workers are satellites.
+local function opportunistic_workers(job_desc, asked)
+  local workers = parse_range("--elastic-opportunistic", asked.opportunistic, elastic.config.max_workers, AUTO)
+  check_one_job(job_desc, "be opportunistic")
+  local example = OPPORTUNISTIC_EXAMPLE:format(workers.text)
+  local tasks, wrong = tasks_of(job_desc, example), nil
+  if tasks ~= 1 then
+    wrong = tasks .. " tasks"
+  elseif (said(job_desc.min_nodes) or 1) > 1 then
+    wrong = job_desc.min_nodes .. " nodes"
+  end
+  for _, field in ipairs({ "tres_per_task", "tres_per_job", "tres_per_node", "tres_per_socket" }) do
+    if count_gpus(job_desc[field]) > 0 then
+      wrong = wrong or "GPUs"
+    end
+  end
+  if wrong then
+    refuse("an opportunistic job asks for one task on one node and no GPUs, and this one asks for %s; its workers, "
+      .. "each with the job's CPUs and memory, use GPUs of other jobs; an example that works: %s", wrong, example)
+  end
+  return workers
+end
+
 local function make_token(workers, asked, batch)
-  return TOKEN_MARK .. "workers=" .. workers.text .. (asked.fungible and ";fungible" or "")
-    .. (asked.heterogeneous and ";heterogeneous" or "") .. (batch and ";batch=" .. batch.text or "") .. "}"
+  local opportunistic = asked.opportunistic and (workers.has_word and ";opportunistic=auto" or ";opportunistic") or ""
+  return TOKEN_MARK .. "workers=" .. workers.text .. opportunistic .. (asked.fungible and ";fungible" or "")
+    .. (asked.heterogeneous and ";heterogeneous" or "") .. (batch and ";batch=" .. batch.text or "")
+    .. (asked.cohost and ";cohost" or "") .. "}"
 end
 
 local function record(job_desc, token)
@@ -302,12 +368,67 @@ local function record(job_desc, token)
   job_desc.admin_comment = before and before ~= "" and before .. " " .. token or token
 end
 
+-- Whether a job says that it is a satellite. Users write comments: this proves nothing.
+local function claims_to_be_satellite(job)
+  return (job.comment or ""):find("^flexo%-satellite ") ~= nil
+end
+
+-- Whether a request names the spare GRES, in whatever spelling: as a whole word, in small or capital letters.
+local function asks_for_spare(job_desc)
+  local word = "%f[%w_%-]" .. elastic.config.spare_gres:lower():gsub("%-", "%%-") .. "%f[^%w_%-]"
+  for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
+    if (job_desc[field] or ""):lower():find(word) then
+      return true
+    end
+  end
+  return false
+end
+
+local function refuse_spare()
+  refuse("the GRES %s is for satellites that flexod has granted a GPU; ask for GPUs of your own (--gpus), or for those "
+    .. "that others leave idle: " .. OPPORTUNISTIC_EXAMPLE, elastic.config.spare_gres, "1-4")
+end
+
+-- Keeps the shared partition and the spare GRES for satellites, and holds these until flexod releases them. They
+-- are never requeued: a requeued job would start again without flexod.
+local function check_shared(job_desc, names)
+  local shared = elastic.config.shared_partition
+  if not shared then
+    return
+  elseif #names == 1 and names[1] == shared and claims_to_be_satellite(job_desc) then
+    job_desc.priority = 0
+    job_desc.requeue = 0
+  elseif contains(names, shared) then
+    refuse("in the partition %s start satellites of opportunistic jobs alone; submit the job itself to another one: "
+      .. OPPORTUNISTIC_EXAMPLE, shared, "1-4")
+  elseif asks_for_spare(job_desc) then
+    refuse_spare()
+  end
+end
+
+-- A satellite is released by what it was submitted with: its owner changes nothing later. No other job comes to
+-- its partition or its GRES by a change.
+local function check_shared_change(job_desc, job_rec, names, modify_uid)
+  local shared = elastic.config.shared_partition
+  if not shared then
+    return
+  elseif job_rec.partition == shared then
+    if modify_uid ~= 0 and modify_uid == job_rec.user_id then
+      refuse("a satellite in %s is flexod's to release and to change; to be rid of it, cancel it", shared)
+    end
+  elseif contains(names, shared) then
+    refuse("no job moves to the partition %s: satellites of opportunistic jobs are submitted there", shared)
+  elseif asks_for_spare(job_desc) then
+    refuse_spare()
+  end
+end
+
 -- Refuses other jobs on borrowed servers, if bases may start there: nothing says that another job can be
 -- requeued. A satellite is known by its comment. A job with a false comment gets no more than a satellite
 -- gets.
 local function check_stranger(job_desc, names)
   local borrowed = elastic.config.borrowed_partition
-  if borrowed and contains(names, borrowed) and not (job_desc.comment or ""):find("^flexo%-satellite ") then
+  if borrowed and contains(names, borrowed) and not claims_to_be_satellite(job_desc) then
     refuse("the servers in %s are borrowed: only satellites, --elastic-fungible and --elastic-heterogeneous jobs start "
       .. "there", borrowed)
   end
@@ -336,8 +457,22 @@ local function open_borrowed(job_desc, names)
   end
 end
 
-local function check_asked(job_desc, part_list, asked)
-  local names = partitions_of(job_desc, part_list)
+-- Refuses options that do not go together, as spank_elastic.c does.
+local function check_together(asked)
+  for _, key in ipairs(asked.opportunistic and { "elastic", "fungible", "heterogeneous", "cohost" } or {}) do
+    if asked[key] then
+      refuse("--elastic-opportunistic and %s exclude each other: an opportunistic job has no GPUs of its own",
+        key == "elastic" and "--elastic" or "--elastic-" .. key)
+    end
+  end
+  for _, key in ipairs(asked.elastic and {} or { "batch", "fungible", "heterogeneous" }) do
+    if asked[key] and not (key == "batch" and asked.opportunistic) then
+      refuse("--elastic-%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8", key)
+    end
+  end
+end
+
+local function check_asked(job_desc, names, asked)
   local any_type = asked.fungible or asked.heterogeneous
   local borrowed = asked.elastic and any_type and elastic.config.borrowed_partition or nil
   local share = satellite_share(names, borrowed)
@@ -346,17 +481,14 @@ local function check_asked(job_desc, part_list, asked)
     slurm.log_user("flexo: --elastic is ignored in partition %s", job_desc.partition or "(default)")
     return
   end
-  if not asked.elastic then
-    refuse("%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8",
-      asked.batch and "--elastic-batch" or asked.fungible and "--elastic-fungible" or "--elastic-heterogeneous")
-  end
-  local workers = parse_range("--elastic", asked.elastic, elastic.config.max_workers)
+  check_together(asked)
   local batch = asked.batch and parse_range("--elastic-batch", asked.batch) or nil
   if share == "some" then
     refuse("an elastic job cannot start in a partition of satellites (%s); leave it out of %s",
       table.concat(elastic.config.satellite_partitions, ", "), shown(job_desc.partition))
   end
-  check_request(job_desc, workers)
+  local workers = asked.opportunistic and opportunistic_workers(job_desc, asked)
+    or asked.elastic and elastic_workers(job_desc, asked) or cohost_workers(job_desc)
   if (job_desc.admin_comment or ""):find(TOKEN_MARK, 1, true) then
     refuse("the job's AdminComment has a flexo token already; it is flexo's to write")
   end
@@ -384,28 +516,33 @@ end
 -- Call this in slurm_job_submit. Returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
 function elastic.job_submit(job_desc, part_list, submit_uid)
   local plain = (job_desc.spank_job_env_size or 0) == 0 and not job_desc.comment
-  if plain and not (elastic.config.borrowed_partition and job_desc.partition) then
+  if plain and not elastic.config.shared_partition and not (elastic.config.borrowed_partition and job_desc.partition)
+  then
     return slurm.SUCCESS
   end
   return explained(function()
+    local names = partitions_of(job_desc, part_list)
+    check_shared(job_desc, names)
     local asked = not plain and asked_for(job_desc)
     if asked then
-      check_asked(job_desc, part_list, asked)
+      check_asked(job_desc, names, asked)
     else
-      check_stranger(job_desc, partitions_of(job_desc, part_list))
+      check_stranger(job_desc, names)
     end
   end)
 end
 
 -- Call this in slurm_job_modify. An elastic job keeps its checked request, and no other job moves to borrowed
--- servers.
+-- servers or to spare GPUs.
 function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
   local token = (job_rec.admin_comment or ""):match("flexo{[^{}%s]*}")
-  if not token and not (elastic.config.borrowed_partition and job_desc.partition) then
+  if not token and not elastic.config.shared_partition and not (elastic.config.borrowed_partition
+    and job_desc.partition) then
     return slurm.SUCCESS
   end
   return explained(function()
     local names = job_desc.partition and partitions_of(job_desc, part_list) or {}
+    check_shared_change(job_desc, job_rec, names, modify_uid)
     if not token then
       check_stranger(job_rec, names)
       return

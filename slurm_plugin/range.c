@@ -32,19 +32,21 @@ bool flexo_number_parse(const char *text, uint32_t *number)
 	return true;
 }
 
-enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struct flexo_range *range)
+/* Reads the range between `text` and `stop`. */
+static enum flexo_range_fault parse_until(const char *stop, const char *text, uint32_t limit,
+					  struct flexo_range *range)
 {
 	uint64_t min, max;
 	const char *hyphen, *second, *end;
 
-	if (!text || *text == '\0')
+	if (!text || text == stop)
 		return FLEXO_RANGE_EMPTY;
 	hyphen = read_digits(text, &min);
 	if (hyphen == text || *hyphen != '-')
 		return FLEXO_RANGE_SHAPE;
 	second = hyphen + 1;
 	end = read_digits(second, &max);
-	if (end == second || *end != '\0')
+	if (end == second || end != stop)
 		return FLEXO_RANGE_SHAPE;
 	if (min > FLEXO_NUMBER_MAX || max > FLEXO_NUMBER_MAX)
 		return FLEXO_RANGE_TOO_LONG;
@@ -57,6 +59,24 @@ enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struc
 	range->min = (uint32_t)min;
 	range->max = (uint32_t)max;
 	return FLEXO_RANGE_OK;
+}
+
+enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struct flexo_range *range)
+{
+	return parse_until(text ? text + strlen(text) : NULL, text, limit, range);
+}
+
+enum flexo_range_fault flexo_range_parse_auto(const char *text, uint32_t limit, struct flexo_range *range,
+					      bool *automatic)
+{
+	const char *comma = text ? strchr(text, ',') : NULL;
+	bool has_word = comma && strcmp(comma, FLEXO_AUTO) == 0;
+	enum flexo_range_fault fault;
+
+	fault = has_word ? parse_until(comma, text, limit, range) : flexo_range_parse(text, limit, range);
+	if (fault == FLEXO_RANGE_OK)
+		*automatic = has_word;
+	return fault;
 }
 
 static const char *what_is_wrong(enum flexo_range_fault fault)

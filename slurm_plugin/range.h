@@ -1,5 +1,6 @@
 /*
- * Parses the ranges that --elastic and --elastic-batch take, and explains why a value is refused.
+ * Parses the ranges that --elastic, --elastic-opportunistic and --elastic-batch take, and explains why a value
+ * is refused.
  *
  * Separate from the plugin so that the parser can be tested without Slurm.
  */
@@ -34,6 +35,13 @@ bool flexo_number_parse(const char *text, uint32_t *number);
 
 /* `limit` is the largest MAX that the site allows. `range` is written only when the result is FLEXO_RANGE_OK. */
 enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struct flexo_range *range);
+
+/* The word behind a range with which an opportunistic job first tries idle GPUs: `2-8,auto`. */
+#define FLEXO_AUTO ",auto"
+
+/* The same for MIN-MAX or MIN-MAX,auto. `automatic` is written with `range`. */
+enum flexo_range_fault flexo_range_parse_auto(const char *text, uint32_t limit, struct flexo_range *range,
+					      bool *automatic);
 
 /*
  * Writes one line for the user: the option, the value, what is wrong with it and what is allowed. The value

@@ -1,10 +1,10 @@
 /*
  * SPANK plugin: sbatch, salloc and srun --elastic=MIN-MAX, --elastic-fungible, --elastic-heterogeneous,
- * --elastic-batch=MIN-MAX.
+ * --elastic-batch=MIN-MAX, --elastic-opportunistic=MIN-MAX[,auto], --elastic-cohost.
  *
- * Where the job is submitted, the plugin refuses impossible values. It puts FLEXO_ELASTIC,
- * FLEXO_ELASTIC_FUNGIBLE, FLEXO_ELASTIC_HETEROGENEOUS and FLEXO_ELASTIC_BATCH into the job's environment. It
- * also puts them into the job control environment, where job_submit_elastic.lua finds them. Where the job
+ * Where the job is submitted, the plugin refuses impossible values. It puts a variable for each option into
+ * the job's environment (FLEXO_ELASTIC, FLEXO_ELASTIC_FUNGIBLE and so on: `names` below). It also puts them
+ * into the job control environment, where job_submit_elastic.lua finds them. Where the job
  * runs, the plugin sets the variables again, because --export=NONE removes them on the way. A job without the
  * options is not touched.
  *
@@ -24,9 +24,9 @@ SPANK_PLUGIN(flexo, 1)
 #define OPTION_VARIABLE "_SLURM_SPANK_OPTION_flexo_"
 
 #define LINE_SIZE 512
-#define RANGE_SIZE sizeof("999999999-999999999")
+#define VALUE_SIZE sizeof("999999999-999999999" FLEXO_AUTO)
 
-enum { ELASTIC, FUNGIBLE, HETEROGENEOUS, BATCH, OPTIONS };
+enum { ELASTIC, FUNGIBLE, HETEROGENEOUS, BATCH, OPPORTUNISTIC, COHOST, OPTIONS };
 
 static const struct {
 	const char *variable;        /* for the job and for Lua */
@@ -36,6 +36,8 @@ static const struct {
 	[FUNGIBLE] = { "FLEXO_ELASTIC_FUNGIBLE", OPTION_VARIABLE "elastic_fungible" },
 	[HETEROGENEOUS] = { "FLEXO_ELASTIC_HETEROGENEOUS", OPTION_VARIABLE "elastic_heterogeneous" },
 	[BATCH] = { "FLEXO_ELASTIC_BATCH", OPTION_VARIABLE "elastic_batch" },
+	[OPPORTUNISTIC] = { "FLEXO_ELASTIC_OPPORTUNISTIC", OPTION_VARIABLE "elastic_opportunistic" },
+	[COHOST] = { "FLEXO_ELASTIC_COHOST", OPTION_VARIABLE "elastic_cohost" },
 };
 
 static int take_option(int val, const char *optarg, int remote);
@@ -66,10 +68,23 @@ static struct spank_option options[OPTIONS] = {
 		    .has_arg = 1,
 		    .val = BATCH,
 		    .cb = take_option },
+	[OPPORTUNISTIC] = { .name = "elastic-opportunistic",
+			    .arginfo = "MIN-MAX[,auto]",
+			    .usage = "let MIN to MAX workers run on GPUs that other jobs hold but do not use; the "
+				     "job itself has one task without GPUs. auto: try idle GPUs first",
+			    .has_arg = 1,
+			    .val = OPPORTUNISTIC,
+			    .cb = take_option },
+	[COHOST] = { .name = "elastic-cohost",
+		     .arginfo = NULL,
+		     .usage = "let workers of opportunistic jobs use this job's GPUs while it does not",
+		     .has_arg = 0,
+		     .val = COHOST,
+		     .cb = take_option },
 };
 
 /* The values of the options as the job will see them; "" for an option that was not given. */
-static char values[OPTIONS][RANGE_SIZE];
+static char values[OPTIONS][VALUE_SIZE];
 
 /* The arguments in plugstack.conf. */
 static uint32_t max_workers = FLEXO_NUMBER_MAX;
@@ -128,12 +143,25 @@ static void forget_inherited(spank_t spank)
 	}
 }
 
+/* Reads the value of an option that has one, and writes it to `value` (VALUE_SIZE) as the job will see it. */
+static enum flexo_range_fault read_value(int option, const char *text, uint32_t limit, char *value)
+{
+	struct flexo_range range;
+	bool automatic = false;
+	enum flexo_range_fault fault;
+
+	fault = option == OPPORTUNISTIC ? flexo_range_parse_auto(text, limit, &range, &automatic)
+					: flexo_range_parse(text, limit, &range);
+	if (fault == FLEXO_RANGE_OK)
+		snprintf(value, VALUE_SIZE, "%u-%u%s", range.min, range.max, automatic ? FLEXO_AUTO : "");
+	return fault;
+}
+
 /* Slurm's callback for a given option: before the job is submitted (remote is 0), and where the job runs. */
 static int take_option(int val, const char *optarg, int remote)
 {
-	uint32_t limit = val == ELASTIC && !remote ? max_workers : FLEXO_NUMBER_MAX;
+	uint32_t limit = val != BATCH && !remote ? max_workers : FLEXO_NUMBER_MAX;
 	enum flexo_range_fault fault;
-	struct flexo_range range;
 	char line[LINE_SIZE];
 
 	if (!remote && bad_argument[0] != '\0') {
@@ -149,13 +177,12 @@ static int take_option(int val, const char *optarg, int remote)
 		strcpy(values[val], "1");
 		return 0;
 	}
-	fault = flexo_range_parse(optarg, limit, &range);
+	fault = read_value(val, optarg, limit, values[val]);
 	if (fault != FLEXO_RANGE_OK) {
 		flexo_range_explain(line, sizeof(line), options[val].name, optarg, limit, fault);
-		slurm_error("%s", line);
+		slurm_error("%s%s", line, val == OPPORTUNISTIC ? ", or 2-8" FLEXO_AUTO : "");
 		return -1;
 	}
-	snprintf(values[val], sizeof(values[val]), "%u-%u", range.min, range.max);
 	return 0;
 }
 
@@ -190,19 +217,41 @@ static int publish(spank_t spank, int option)
 	return 0;
 }
 
+static bool given(int option)
+{
+	return values[option][0] != '\0';
+}
+
+/*
+ * Whether the options go together. The user hears of the first that do not. job_submit_elastic.lua checks the
+ * same, because Slurm heeds the plugin's result only where plugstack.conf says "required".
+ */
+static bool options_agree(void)
+{
+	static const int needy[] = { FUNGIBLE, HETEROGENEOUS, BATCH };
+	static const int excluded[] = { ELASTIC, FUNGIBLE, HETEROGENEOUS, COHOST };
+
+	for (size_t i = 0; given(OPPORTUNISTIC) && i < sizeof(excluded) / sizeof(excluded[0]); i++)
+		if (given(excluded[i])) {
+			slurm_error("--%s and --%s exclude each other: an opportunistic job has no GPUs of its own",
+				    options[OPPORTUNISTIC].name, options[excluded[i]].name);
+			return false;
+		}
+	for (size_t i = 0; !given(ELASTIC) && i < sizeof(needy) / sizeof(needy[0]); i++)
+		if (given(needy[i]) && !(needy[i] == BATCH && given(OPPORTUNISTIC))) {
+			slurm_error("--%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8",
+				    options[needy[i]].name);
+			return false;
+		}
+	return true;
+}
+
 static int publish_all(spank_t spank)
 {
-	int rc = 0;
+	int rc = options_agree() ? 0 : -1;
 
 	for (int i = 0; i < OPTIONS; i++) {
-		if (values[i][0] == '\0')
-			continue;
-		if (i != ELASTIC && values[ELASTIC][0] == '\0') {
-			/* Slurm heeds rc only where plugstack.conf says "required"; Lua refuses such a job as well. */
-			slurm_error("--%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8", options[i].name);
-			rc = -1;
-		}
-		if (publish(spank, i) != 0)
+		if (given(i) && publish(spank, i) != 0)
 			rc = -1;
 	}
 	return rc;
@@ -215,16 +264,17 @@ static int publish_all(spank_t spank)
  */
 static void arrive(spank_t spank)
 {
-	char value[RANGE_SIZE];
-	struct flexo_range range;
+	char value[VALUE_SIZE];
 
 	for (int i = 0; i < OPTIONS; i++) {
 		if (spank_getenv(spank, handed_on(names[i].variable), value, sizeof(value)) == ESPANK_SUCCESS &&
-		    values[i][0] == '\0' &&
-		    (!options[i].has_arg ||
-		     flexo_range_parse(value, FLEXO_NUMBER_MAX, &range) == FLEXO_RANGE_OK))
-			strcpy(values[i], options[i].has_arg ? value : "1");
-		if (values[i][0] != '\0')
+		    !given(i)) {
+			if (options[i].has_arg)
+				read_value(i, value, FLEXO_NUMBER_MAX, values[i]); /* what is wrong stays out */
+			else
+				strcpy(values[i], "1");
+		}
+		if (given(i))
 			spank_setenv(spank, names[i].variable, values[i], 1);
 		spank_unsetenv(spank, names[i].option_variable);
 		spank_unsetenv(spank, handed_on(names[i].option_variable));

@@ -73,11 +73,8 @@ class IssuedGrant:
 
 
 def _workers_within(base: QueuedJob) -> int:
-    """The number of workers that the CPUs and the memory of the base are for.
-
-    A base without workers has those of one: its leader needs less, and the record says what a worker takes.
-    """
-    return max(1, base.elastic.base_workers) if base.elastic else 1
+    """The number of workers that the CPUs and the memory of the base are for."""
+    return base.elastic.requested_workers if base.elastic else 1
 
 
 def _gpus_of_worker(base: QueuedJob) -> Amount:

@@ -23,6 +23,7 @@ from flexo_lab.slurm_files import (
     INFERENCE_PARTITION,
     SATELLITE_PARTITION,
     SATELLITE_QOS,
+    SHARED_PARTITION,
 )
 from flexo_lab.spec import Profile
 
@@ -118,6 +119,11 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         satellite_partition = "{BORROWED_SATELLITES}"
     """
         text = text.rstrip() + ("\n" if record.spec.profile is Profile.PRODUCTION else FAST_LOANS)
+    if record.spec.sharing:
+        text += f"""
+        [sharing]
+        partition = "{SHARED_PARTITION}"
+    """
     return textwrap.dedent(text)
 
 

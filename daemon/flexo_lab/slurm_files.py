@@ -23,6 +23,11 @@ BORROWED_PARTITION = "borrowed"
 BORROWED_SATELLITES = "borrowed-flex"
 """The partition of satellites on lent servers. By its lower tier, Slurm preempts satellites before bases."""
 
+SHARED_PARTITION = "shared"
+"""The partition of satellites on GPUs that other jobs hold."""
+SPARE_GRES = "spare"
+"""The GRES that opens a GPU beside the job that holds it."""
+
 SATELLITE_QOS = "flex"
 """The QOS of satellites, if satellites are preempted by QOS."""
 
@@ -50,7 +55,7 @@ _ACCOUNTING = """
     AccountingStoragePort={dbd}
     AccountingStoragePass={munge_socket}
     AccountingStorageEnforce=associations,limits,qos
-    AccountingStorageTRES=gres/gpu
+    AccountingStorageTRES={tres}
     PriorityType=priority/multifactor
     PriorityCalcPeriod=1
     PriorityWeightAge=1000
@@ -125,23 +130,33 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         BatchStartTimeout=60
     """
     sections = [general, ON_ONE_MACHINE]
+    if spec.sharing:
+        sections[1] = sections[1].replace("GresTypes=gpu", f"GresTypes=gpu,{SPARE_GRES}")
     if lua:
         sections.append("\nJobSubmitPlugins=lua")
     if spec.profile is not Profile.PRODUCTION:
         sections.append(_QUICK)
     if spec.profile is Profile.ACCOUNTING:
-        sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket))
+        tres = f"gres/gpu,gres/{SPARE_GRES}" if spec.sharing else "gres/gpu"
+        sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket, tres=tres))
     sections += [_nodes(spec, ports.slurmds, host), _partitions(spec)]
     return "".join(textwrap.dedent(section) for section in sections)
 
 
 def gres_conf(layout: Layout, spec: LabSpec) -> str:
-    """Text of gres.conf: a device file for each GPU."""
-    return "".join(
+    """Text of gres.conf: a device file for each GPU and, with sharing, a second GRES on the same file."""
+    lines = [
         f"NodeName={node} Name=gpu {f'Type={kind} ' if kind else ''}"
         f"File={layout.devices}/{node}/nvidia{f'[0-{gpus - 1}]' if gpus > 1 else '0'}\n"
         for node, gpus, kind in gpus_of_nodes(spec)
-    )
+    ]
+    lines += [
+        f"NodeName={node} Name={SPARE_GRES} Type=s{index} File={layout.devices}/{node}/nvidia{index}"
+        " Flags=explicit\n"
+        for node, gpus, _ in gpus_of_nodes(spec)
+        for index in range(gpus if spec.sharing and node in spec.train_names else 0)
+    ]
+    return "".join(lines)
 
 
 def plugstack_conf(layout: Layout, *, spank: bool) -> str:
@@ -154,10 +169,12 @@ def plugstack_conf(layout: Layout, *, spank: bool) -> str:
 def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
     """Text of job_submit.lua for a site that has no other (slurm_plugin/job_submit.lua.example)."""
     borrowed = f'elastic.config.borrowed_partition = "{BORROWED_PARTITION}"' if spec.loans else ""
+    shared = f'elastic.config.shared_partition = "{SHARED_PARTITION}"' if spec.sharing else ""
     return textwrap.dedent(
         f"""\
         local elastic = dofile("{layout.plugin / LUA_MODULE}")
         {borrowed}
+        {shared}
 
         function slurm_job_submit(job_desc, part_list, submit_uid)
           return elastic.job_submit(job_desc, part_list, submit_uid)
@@ -180,9 +197,14 @@ def _nodes(spec: LabSpec, ports: tuple[int, ...], host: str) -> str:
     memory = spec.cpus_per_node * MEMORY_PER_CPU_MIB
     return "\n" + "".join(
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
-        f"CPUs={spec.cpus_per_node} RealMemory={memory} Gres=gpu:{f'{kind}:' if kind else ''}{gpus}\n"
+        f"CPUs={spec.cpus_per_node} RealMemory={memory} Gres=gpu:{f'{kind}:' if kind else ''}{gpus}"
+        f"{_spare(gpus) if spec.sharing and node in spec.train_names else ''}\n"
         for (node, gpus, kind), port in zip(gpus_of_nodes(spec), ports, strict=True)
     )
+
+
+def _spare(gpus: int) -> str:
+    return "".join(f",{SPARE_GRES}:s{index}:1" for index in range(gpus))
 
 
 def _partitions(spec: LabSpec) -> str:
@@ -192,6 +214,10 @@ def _partitions(spec: LabSpec) -> str:
         PartitionName=train Nodes={train} Default=YES PriorityTier=10 PreemptMode=OFF
         PartitionName={SATELLITE_PARTITION} Nodes={train} PriorityTier=1 {taken}
         PartitionName={INFERENCE_PARTITION} Nodes={infer} PriorityTier=20 PreemptMode=OFF
+    """
+    if spec.sharing:
+        lines = f"""{lines.rstrip()}
+        PartitionName={SHARED_PARTITION} Nodes={train} PriorityTier=1 {taken}
     """
     if not spec.loans:
         return f"""{lines.rstrip()}

@@ -57,6 +57,8 @@ class LabSpec:
     """True to let flexod lend inference nodes to training; within seconds, except in profile production."""
     by_qos: bool = False
     """True if satellites are preempted by their QOS, and not by their partition."""
+    sharing: bool = False
+    """True if the training nodes' GPUs can be shared: a second GRES on the same device files."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ import flexo
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.hostlist import BadHostlist
+from flexo.clusters.slurm.parse_nodes import parse_nodes
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.text import BadValue
 from flexo.config import ConfigError, Settings, load
@@ -24,15 +25,17 @@ from flexo.doctor.clock import check_clock
 from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.flexod import FlexodAnswer
+from flexo.doctor.gres_conf import GresLine, parse_gres_conf
 from flexo.doctor.memory import check_memory
 from flexo.doctor.neighbours import check_neighbours
-from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
+from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared
 from flexo.doctor.plugin import REQUEST, check_plugin
 from flexo.doctor.preemption import check_preemption
 from flexo.doctor.priorities import check_priorities
 from flexo.doctor.qos import ASKED, QosSetup, check_qos, parse_qos
 from flexo.doctor.rights import Account, check_rights, parse_admin_level
 from flexo.doctor.scheduler import check_scheduler
+from flexo.doctor.sharing import LuaAnswers, check_sharing, check_spare_lua, check_spare_qos
 from flexo.doctor.slurm import check_slurm
 from flexo.doctor.slurm_says import (
     PartitionSetup,
@@ -43,6 +46,8 @@ from flexo.doctor.slurm_says import (
     parse_stats,
 )
 from flexo.doctor.submission import TriedOut, check_submission
+from flexo.model.nodes import Node
+from flexo.model.sharing import SPARE
 from flexo_protos.credentials import MUNGE, SOCKET_VARIABLE, new_authenticator
 
 _T = TypeVar("_T")
@@ -134,20 +139,76 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
     """Findings on everything that Slurm has to be asked about."""
     controller, loaning = settings.controller, settings.loaning
     satellites = Satellites(settings.slurm.satellite_partition, controller.time_limit_s)
+    # the partition of satellites on shared GPUs is below the others, and has checks of its own
+    ordinary = tuple(each for each in slurm.partitions if each.name != settings.sharing.partition)
+    qos = _qos(commands, slurm.config)
     return [
         ok("slurm.answers", f"slurmctld of the cluster {slurm.config.cluster} answers"),
         *check_slurm(slurm.config),
         *check_memory(slurm.config, slurm.partitions),
         *check_preemption(slurm.config),
-        *check_partitions(slurm.config, slurm.partitions, satellites),
+        *check_partitions(slurm.config, ordinary, satellites),
         *check_borrowed(slurm.config, slurm.partitions, loaning),
         *check_neighbours(slurm.config, slurm.partitions, settings.slurm.satellite_partition),
-        *check_qos(slurm.config, settings.slurm.satellite_qos, _qos(commands, slurm.config)),
+        *check_qos(slurm.config, settings.slurm.satellite_qos, qos),
+        *_sharing(commands, slurm, settings, qos),
         *check_priorities(slurm.config, controller),
         *_scheduler_and_clock(commands, slurm, controller.start_within_s),
         *_submission_and_plugin(commands, slurm, settings.slurm),
         *check_rights(slurm.config, _account(commands, slurm.config, settings.event_store.path), loaning),
     ]
+
+
+def _sharing(
+    commands: SlurmCommands, slurm: _Slurm, settings: Settings, qos: Sequence[QosSetup] | str
+) -> list[Finding]:
+    """Findings on shared GPUs; none if no GPUs are shared."""
+    sharing, config = settings.sharing, slurm.config
+    if not sharing.enabled:
+        return []
+    satellites = frozenset(
+        {settings.slurm.satellite_partition, settings.loaning.partition, settings.loaning.satellite_partition}
+    )
+    shared = next((each for each in slurm.partitions if each.name == sharing.partition), None)
+    beside = Path(config.path).parent
+    answers = LuaAnswers(
+        plain=_tried(commands, "-n", "1"),
+        spare=_tried(commands, "-n", "1", f"--gres={SPARE}:1"),
+        stranger=_tried(commands, "-n", "1", "-p", sharing.partition),
+        job_submit=_text_of(beside / "job_submit.lua"),
+    )
+    return [
+        *check_sharing(
+            config, _nodes_of(commands, sharing.partition), _gres_conf(beside / "gres.conf"), sharing
+        ),
+        *check_shared(config, slurm.partitions, sharing, satellites),
+        *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos, SPARE),
+        *check_spare_lua(answers, sharing),
+    ]
+
+
+def _nodes_of(commands: SlurmCommands, partition: str) -> tuple[Node, ...] | str:
+    said = _or_why(lambda: parse_nodes(commands.read("scontrol", "show", "node", "-a", "-d", "-o")))
+    return (
+        said.text if isinstance(said, _Why) else tuple(node for node in said if partition in node.partitions)
+    )
+
+
+def _gres_conf(path: Path) -> tuple[GresLine, ...] | str:
+    text = _text_of(path)
+    if text is None:
+        return f"{path} cannot be read on this host"
+    try:
+        return parse_gres_conf(text)
+    except BadHostlist as error:
+        return f"{path}: {error}"
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def _scheduler_and_clock(commands: SlurmCommands, slurm: _Slurm, start_within_s: int | None) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Checks the satellites' partition and, if servers are lent, those of lent servers, beside the site's own."""
+"""Checks the satellites' partition and, if a site has them, those of lent servers and of shared GPUs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo.doctor.preemption import BY_PARTITION
 from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig
 from flexo.loaning.settings import LoaningSettings
+from flexo.sharing.settings import SharingSettings
 
 _RECONFIGURE = "then `scontrol reconfigure`"
 
@@ -31,7 +32,7 @@ def check_partitions(
         return [_missing("partition.exists", wanted.partition, "[slurm] satellite_partition", partitions)]
     return [
         _nodes("partition.exists", found),
-        _tier(config, found, _others(partitions, found)),
+        _tier("partition.tier", config, found, _others(partitions, found)),
         _mode("partition.preempt_mode", found, config),
         _grace("partition.grace", found, config),
         _max_time(found, wanted.time_limit_s),
@@ -59,6 +60,26 @@ def check_borrowed(
         else:
             findings += _borrowed(config, borrowed, inference)
     return findings
+
+
+def check_shared(
+    config: SlurmConfig,
+    partitions: Sequence[PartitionSetup],
+    sharing: SharingSettings,
+    satellites: frozenset[str],
+) -> list[Finding]:
+    """Check the partition of satellites on GPUs that other jobs hold. `satellites`: the other partitions of
+    satellites, which may have the same tier."""
+    shared = _named(partitions, sharing.partition)
+    if shared is None:
+        return [_missing("sharing.partition", sharing.partition, "[sharing] partition", partitions)]
+    above = [each for each in _others(partitions, shared) if each.name not in satellites]
+    return [
+        _nodes("sharing.partition", shared),
+        _tier("sharing.tier", config, shared, above),
+        _mode("sharing.preempt_mode", shared, config),
+        _grace("sharing.grace", shared, config),
+    ]
 
 
 def _borrowed(config: SlurmConfig, borrowed: PartitionSetup, inference: PartitionSetup) -> list[Finding]:
@@ -103,8 +124,9 @@ def _nodes(check: str, partition: PartitionSetup) -> Finding:
     )
 
 
-def _tier(config: SlurmConfig, satellites: PartitionSetup, others: Sequence[PartitionSetup]) -> Finding:
-    check = "partition.tier"
+def _tier(
+    check: str, config: SlurmConfig, satellites: PartitionSetup, others: Sequence[PartitionSetup]
+) -> Finding:
     if config.preempt_type != BY_PARTITION:
         return not_checked(check, f"tiers matter with PreemptType={BY_PARTITION} alone")
     if not others:

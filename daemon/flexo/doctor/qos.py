@@ -13,27 +13,42 @@ from flexo.doctor.slurm_says import SlurmConfig
 
 ASKED: Final = (
     *("sacctmgr", "--noheader", "--parsable2", "show", "qos"),
-    "format=name,preempt,preemptmode,gracetime",
+    "format=name,preempt,preemptmode,gracetime,maxtresperjob",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class QosSetup:
-    """One QOS, as far as it concerns preemption."""
+    """One QOS, as far as it concerns preemption and the sharing of GPUs."""
 
     name: str
     preempts: frozenset[str]
     mode: str
     """The preemption mode; `cluster`: the one of the whole cluster."""
     grace_s: int
+    most_per_job: tuple[str, ...] = ()
+    """The limits of MaxTRESPerJob, as in `gres/spare=0`."""
+
+    def most_of(self, gres: str) -> int | None:
+        """The most devices of a GRES that one job may have; None: no limit."""
+        found = (word.partition("=") for word in self.most_per_job)
+        return next(
+            (int(most) for name, _, most in found if name == f"gres/{gres}" and most.isdecimal()), None
+        )
 
 
 def parse_qos(text: str) -> tuple[QosSetup, ...]:
     """Parse the output of ASKED. Raises BadValue."""
     rows = (line.split("|") for line in text.splitlines() if line.count("|") >= 3)
     return tuple(
-        QosSetup(name, frozenset(filter(None, preempts.split(","))), mode.lower(), time_limit_s(grace) or 0)
-        for name, preempts, mode, grace, *_ in rows
+        QosSetup(
+            name,
+            frozenset(filter(None, preempts.split(","))),
+            mode.lower(),
+            time_limit_s(grace) or 0,
+            tuple(word for limits in rest[:1] for word in limits.split(",") if word),
+        )
+        for name, preempts, mode, grace, *rest in rows
     )
 
 

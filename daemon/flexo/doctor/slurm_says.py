@@ -45,6 +45,14 @@ class SlurmConfig:
     """Whether jobs get memory of their own (SelectTypeParameters)."""
     memory_by_default: str
     """The memory of a job that requests none, as in `DefMemPerCPU=4000`; "": all of its node's."""
+    path: str
+    """The path of slurm.conf on slurmctld's host."""
+    task_plugins: tuple[str, ...]
+    constrain_devices: bool
+    """Whether a job can open the devices that it was allotted, and no others (cgroup.conf)."""
+    accounting_tres: tuple[str, ...]
+    """The resources that accounting tracks, as in `gres/gpu`."""
+    accounting_enforce: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class PartitionSetup:
     """The default memory, as in SlurmConfig; "": the cluster's default."""
     one_user_a_node: bool
     """Jobs of two users are never on one node at once."""
+    qos: str = ""
+    """The QOS whose limits hold for all jobs of the partition; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,11 @@ def parse_config(text: str) -> SlurmConfig:
         job_submit_plugins=words(setting(text, "JobSubmitPlugins")),
         memory_counted="MEMORY" in setting(text, "SelectTypeParameters").upper(),
         memory_by_default=_memory_by_default({name: setting(text, name) for name in _MEMORY}),
+        path=setting(text, "SLURM_CONF"),
+        task_plugins=words(setting(text, "TaskPlugin")),
+        constrain_devices=setting(text, "ConstrainDevices") == "yes",
+        accounting_tres=words(setting(text, "AccountingStorageTRES")),
+        accounting_enforce=words(setting(text, "AccountingStorageEnforce")),
     )
 
 
@@ -145,6 +160,7 @@ def _partition(line: str) -> PartitionSetup:
         memory_by_default=_memory_by_default({name: or_empty(fields.get(name, "")) for name in _MEMORY}),
         one_user_a_node=fields.get("ExclusiveUser", "NO") == "YES"
         or fields.get("OverSubscribe", "NO") == "EXCLUSIVE",
+        qos=or_empty(fields.get("QoS", "")),
     )
 
 

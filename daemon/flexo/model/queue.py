@@ -35,16 +35,22 @@ class ElasticRequest:
     batch: Range | None = None
     heterogeneous: bool = False
     opportunistic: bool = False
-    """Whether its base has no workers and no GPUs: all its workers are satellites (AntMan)."""
+    """Whether its base has no workers and no GPUs: all its workers are in satellites (AntMan)."""
     auto: bool = False
-    """Whether an opportunistic job is first tried with GPUs of its own."""
+    """Whether an opportunistic job tries idle GPUs first."""
     cohost: bool = False
-    """Whether it lets an opportunistic job use its GPUs as well."""
+    """Whether the job lets opportunistic jobs use its GPUs."""
 
     @property
     def base_workers(self) -> int:
-        """The number of workers in the base job."""
+        """The workers of the base."""
         return 0 if self.opportunistic else self.workers.min
+
+    @property
+    def requested_workers(self) -> int:
+        """The workers whose resources the base requests. An opportunistic base requests those of one worker,
+        without its GPU."""
+        return 1 if self.opportunistic else self.workers.min
 
 
 class JobState(enum.Enum):

@@ -1,4 +1,4 @@
-"""The section [sharing] of flexod's configuration: the second jobs on GPUs that other jobs hold."""
+"""[sharing] of flexod's configuration file."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from flexo.sections import Allowed, Section, as_tuple
+from flexo.sections import PARTITION, Allowed, Section, as_tuple
 
 
 class SharingSettings(Section):
-    """[sharing]: opportunistic jobs on GPUs that other jobs hold. It is off without `partition`."""
+    """[sharing]: which jobs let workers of opportunistic jobs use their GPUs, and how Slurm grants these."""
 
-    partition: Annotated[str, Allowed('the name of a partition, as in "shared"')] = ""
-    """The partition of satellites on shared GPUs; "": no GPU is shared."""
+    partition: Annotated[
+        str,
+        Field(pattern=rf"{PARTITION}|^$"),
+        Allowed('the name of one partition, as in "shared", or "": no GPUs are shared'),
+    ] = ""
+    """The partition that satellites of opportunistic jobs are submitted to; empty: no GPUs are shared."""
     accounts: Annotated[
-        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of accounts, as in ["physics"]')
+        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of Slurm accounts, as in ["teaching"]')
     ] = ()
-    """Accounts whose jobs all share their GPUs. Other jobs say `--elastic-cohost`."""
+    """Accounts whose jobs share their GPUs without being asked; all others say `--elastic-cohost`."""
     across_accounts: Annotated[bool, Allowed("true or false")] = False
-    """Whether a job may use the GPUs of another account's job."""
+    """Whether jobs of different accounts share a GPU. Otherwise both are of one account."""
     wait_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
-    """How long an opportunistic job with `auto` is first tried with GPUs of its own. After this time without
-    its minimum, a job of either kind also gives back the satellites that it has."""
+    """How long an opportunistic job with `auto` tries idle GPUs before it takes those of other jobs. An
+    opportunistic job below its minimum gives its satellites back after the same time."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether GPUs are shared."""
+        return bool(self.partition)

@@ -50,6 +50,14 @@ FULL = (
         ("tests/slurm/test_loans.py", *_WITHOUT_TRAINING),
     ),
     Part(
+        "sharing",
+        "GPUs shared: the right one opens under device cgroups, satellites are held, forged requests refused",
+        (
+            *("tests/slurm/test_shared_gpus.py", "tests/slurm/matrix/test_device_cgroups.py"),
+            "tests/slurm/matrix/test_spare_qos.py",
+        ),
+    ),
+    Part(
         "qos",
         "slurmdbd on MariaDB: preempt/qos, associations and limits, UsageFactor",
         ("tests/slurm/matrix/test_qos.py",),

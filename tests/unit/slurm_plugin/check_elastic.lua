@@ -22,7 +22,8 @@ slurm = {
   end,
 }
 
-local partitions = { train = { flag_default = 1 }, flex = { flag_default = 0 }, infer = { flag_default = 0 } }
+local partitions = { train = { flag_default = 1 }, flex = { flag_default = 0 }, infer = { flag_default = 0 },
+  shared = { flag_default = 0 } }
 
 -- A request as slurmctld shows it when `sbatch -n 2 --gpus-per-task=1` was said, changed as the check wants.
 local function request(changes)
@@ -468,6 +469,176 @@ function checks.only_fungible_jobs_move_to_borrowed_servers_later()
   end
   expect(modify({ partition = "train" }, "project=42", BORROWED) == slurm.SUCCESS, "should be accepted")
   expect(modify({ partition = "borrowed" }, "flexo{workers=2-8;fungible}") == slurm.ERROR, "should be refused")
+end
+
+-- What `sbatch -n 1` asks for: the base of an opportunistic job.
+local function opportunistic(value, changes)
+  local job = request(option({ FLEXO_ELASTIC_OPPORTUNISTIC = value }))
+  job.num_tasks, job.tres_per_task = 1, nil
+  for key, changed in pairs(changes or {}) do
+    job[key] = changed ~= "absent" and changed or nil
+  end
+  return job
+end
+
+function checks.an_opportunistic_job_is_recorded_with_its_word()
+  expect_accepted(opportunistic("02-8"), "flexo{workers=2-8;opportunistic}")
+  expect_accepted(opportunistic("2-8,auto"), "flexo{workers=2-8;opportunistic=auto}")
+  local job = opportunistic("2-8,auto", option({ FLEXO_ELASTIC_OPPORTUNISTIC = "2-8,auto", FLEXO_ELASTIC_BATCH = "8-64" }))
+  expect_accepted(job, "flexo{workers=2-8;opportunistic=auto;batch=8-64}")
+end
+
+function checks.an_opportunistic_range_is_checked_like_any_other()
+  for _, value in ipairs({ "8-2", "0-3", "2", "2-8,", "2-8,automatic", "2-8,auto,auto", ",auto", "2-8 ,auto", "auto" }) do
+    expect_refused(opportunistic(value), { "--elastic-opportunistic='" .. value .. "'", "MIN-MAX", "2-8,auto" })
+  end
+  expect_refused(opportunistic("1-65"), { "limit", "64" }, { max_workers = 64 })
+end
+
+function checks.an_opportunistic_base_is_one_task_without_gpus()
+  local example = "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=1-4"
+  expect_refused(opportunistic("1-4", { num_tasks = 2 }), { "2 tasks", example })
+  expect_refused(opportunistic("1-4", { min_nodes = 2 }), { "2 nodes", example })
+  for _, field in ipairs({ "tres_per_task", "tres_per_job", "tres_per_node", "tres_per_socket" }) do
+    expect_refused(opportunistic("1-4", { [field] = "gres/gpu:1" }), { "GPUs", example })
+  end
+  expect_refused(opportunistic("1-4", { array_inx = "0-3" }), { "job array" })
+  expect_refused(opportunistic("1-4", { het_job_offset = 0 }), { "several components" })
+  expect_accepted(opportunistic("1-4", { num_tasks = slurm.NO_VAL, tres_per_task = "cpu:4" }),
+    "flexo{workers=1-4;opportunistic}")
+end
+
+function checks.an_opportunistic_job_has_no_gpus_to_grow_on_or_to_share()
+  for _, name in ipairs({ "ELASTIC_FUNGIBLE", "ELASTIC_HETEROGENEOUS", "ELASTIC_COHOST" }) do
+    local job = opportunistic("1-4", option({ FLEXO_ELASTIC_OPPORTUNISTIC = "1-4", ["FLEXO_" .. name] = "1" }))
+    expect_refused(job, { "exclude each other", "--elastic-opportunistic" })
+  end
+  local both = option({ FLEXO_ELASTIC_OPPORTUNISTIC = "1-4", FLEXO_ELASTIC = "1-4" })
+  expect_refused(opportunistic("1-4", both), { "exclude each other", "--elastic " })
+end
+
+function checks.a_job_consents_to_share_its_gpus_whether_it_is_elastic_or_not()
+  expect_accepted(request(option({ FLEXO_ELASTIC_COHOST = "1" })), "flexo{workers=2-2;cohost}")
+  expect_accepted(request(option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_COHOST = "1" })), "flexo{workers=2-8;cohost}")
+  local all = option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_COHOST = "1", FLEXO_ELASTIC_BATCH = "32-256",
+    FLEXO_ELASTIC_FUNGIBLE = "1" })
+  expect_accepted(request(all), "flexo{workers=2-8;fungible;batch=32-256;cohost}")
+end
+
+function checks.consent_does_not_count_as_growing()
+  local consenting = option({ FLEXO_ELASTIC_COHOST = "1" })
+  consenting.num_tasks = 100
+  expect_accepted(request(consenting), "flexo{workers=100-100;cohost}", { max_workers = 64 })
+end
+
+function checks.consent_without_gpus_or_of_many_jobs_is_refused()
+  local function job(changes)
+    local consenting = request(option({ FLEXO_ELASTIC_COHOST = "1" }))
+    for key, value in pairs(changes) do
+      consenting[key] = value ~= "absent" and value or nil
+    end
+    return consenting
+  end
+  expect_refused(job({ tres_per_task = "absent" }), { "asks for none", "--elastic-cohost ..." }, { allow_cpu_only = true })
+  expect_refused(job({ array_inx = "0-3" }), { "job array" })
+  expect_refused(job({ het_job_offset = 1 }), { "several components" })
+  expect_refused(job({ num_tasks = slurm.NO_VAL, min_nodes = 1, max_nodes = 2 }), { "without -n", "--elastic-cohost ..." })
+  expect_refused(request(option({ FLEXO_ELASTIC_COHOST = "1", FLEXO_ELASTIC_BATCH = "1-2" })), { "needs --elastic" })
+end
+
+function checks.the_words_of_sharing_are_read_from_a_comment_too()
+  local function job(comment, changes)
+    changes = changes or {}
+    changes.comment = comment
+    return request(changes)
+  end
+  expect_accepted(job("elastic-opportunistic=2-8,auto", { num_tasks = 1, tres_per_task = "absent" }),
+    "flexo{workers=2-8;opportunistic=auto}")
+  expect_accepted(job("elastic-cohost"), "flexo{workers=2-2;cohost}")
+  expect_accepted(job("elastic=2-8;elastic-cohost"), "flexo{workers=2-8;cohost}")
+  expect_refused(job("elastic-opportunistic=2-8"), { "--elastic-opportunistic=2-8" })
+end
+
+local SHARED = { shared_partition = "shared" }
+local TAG = "flexo-satellite base=7 restart=0 grant=g1 workers=1"
+
+local function satellite(changes)
+  local job = request({ partition = "shared", comment = TAG, num_tasks = 1, tres_per_task = "absent",
+    tres_per_node = "gres/spare:s1:1", priority = slurm.NO_VAL, requeue = slurm.NO_VAL16, user_id = 1000 })
+  for key, value in pairs(changes or {}) do
+    job[key] = value ~= "absent" and value or nil
+  end
+  return job
+end
+
+function checks.a_satellite_on_a_spare_gpu_is_held_and_never_requeued()
+  local job = satellite()
+  expect_accepted(job, nil, SHARED)
+  expect(job.priority == 0 and job.requeue == 0, "should be held, and not be requeued")
+end
+
+function checks.the_spare_gres_is_refused_to_everybody_else_in_every_spelling()
+  for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
+    for _, spelling in ipairs({ "spare", "spare:1", "gres:spare:1", "gres/spare:s1:1", "gres/spare=1", "gres/spare:s0=1",
+      "gres/gpu:1,gres/spare:1", "cpu:4,gres/spare:s0:1", "SPARE:1", "gres/gpu:1, spare" }) do
+      expect_refused(request({ [field] = spelling }), { "spare" }, SHARED)
+      expect_refused(request({ [field] = spelling, comment = TAG }), { "spare" }, SHARED)
+      expect_refused(request({ [field] = spelling, partition = "train", comment = TAG }), { "spare" }, SHARED)
+    end
+    expect_accepted(request({ [field] = "gres/spares:1" }), nil, SHARED)
+    expect_accepted(request({ [field] = "gres/spare:1" }), nil)
+  end
+  expect_refused(request({ tres_per_node = "gres/left-over:1" }), { "left-over" },
+    { shared_partition = "shared", spare_gres = "left-over" })
+end
+
+function checks.the_shared_partition_is_for_satellites_alone()
+  for _, job in ipairs({ satellite({ comment = "absent" }), satellite({ comment = "a flexo-satellite " }),
+    satellite({ partition = "train,shared" }), satellite({ partition = "shared,flex" }),
+    satellite({ comment = "absent", tres_per_node = "absent" }), asking("2-8", { partition = "shared" }) }) do
+    expect_refused(job, { "shared" }, SHARED)
+    expect(job.priority ~= 0, "should not be taken for a satellite")
+  end
+  expect_refused(asking("2-8", { partition = "train,shared" }), { "shared" }, SHARED)
+end
+
+function checks.a_default_partition_that_is_shared_lets_nobody_in()
+  local elastic = load_module()
+  elastic.config.shared_partition = "train"
+  expect(elastic.job_submit(request(), partitions, 1000) == slurm.ERROR, "should be refused")
+end
+
+function checks.other_jobs_are_left_alone_where_gpus_are_shared()
+  local job = request({ partition = "train", priority = slurm.NO_VAL })
+  expect_accepted(job, nil, SHARED)
+  expect(job.priority == slurm.NO_VAL and job.requeue == nil and #said == 0, "should be left alone")
+  expect_accepted(asking("2-8"), "flexo{workers=2-8}", SHARED)
+end
+
+local function change(changes, job, by)
+  local elastic = load_module()
+  elastic.config.shared_partition = "shared"
+  return elastic.job_modify(changes, job, partitions, by)
+end
+
+function checks.the_owner_of_a_held_satellite_neither_releases_nor_changes_it()
+  for _, changes in ipairs({ { priority = slurm.NO_VAL }, { tres_per_node = "gres/spare:s0:1" }, { comment = "x" },
+    { req_nodes = "t2" }, { partition = "train" }, { requeue = 1 } }) do
+    expect(change(changes, satellite(), 1000) == slurm.ERROR, "should be refused to its owner")
+    expect(change(changes, satellite(), 0) == slurm.SUCCESS, "should be left to root")
+    expect(change(changes, satellite(), 64030) == slurm.SUCCESS, "should be left to flexod")
+  end
+end
+
+function checks.no_job_comes_to_a_spare_gpu_by_a_change()
+  local job = { partition = "train", user_id = 1000, comment = TAG }
+  for _, by in ipairs({ 1000, 0 }) do
+    expect(change({ partition = "shared" }, job, by) == slurm.ERROR, "should not move there")
+    expect(change({ partition = "train,shared" }, job, by) == slurm.ERROR, "should not move there")
+    expect(change({ tres_per_node = "gres/spare:s0:1" }, job, by) == slurm.ERROR, "should not get it")
+    expect(change({ tres_per_task = "spare" }, job, by) == slurm.ERROR, "should not get it")
+  end
+  expect(change({ time_limit = 10 }, job, 1000) == slurm.SUCCESS, "should be left alone")
 end
 
 local function run_checks()

@@ -10,8 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PIECES 8
+#define PIECES 11 /* two arguments, a value for each option, three of the environment */
 #define PIECE_LENGTH 300
+#define CHOICES 3
 
 static void demand(bool holds, const char *what)
 {
@@ -29,13 +30,15 @@ static bool is_printable(const char *text)
 	return true;
 }
 
-/* "" or "1" or MIN-MAX: all that may leave the plugin, whatever came in. */
+/* "" or "1" or MIN-MAX or MIN-MAX,auto: all that may leave the plugin, whatever came in. */
 static void demand_clean(const char *value)
 {
 	struct flexo_range range;
+	bool automatic;
 
 	if (value && *value != '\0' && strcmp(value, "1") != 0)
-		demand(flexo_range_parse(value, FLEXO_NUMBER_MAX, &range) == FLEXO_RANGE_OK, "a value is a range");
+		demand(flexo_range_parse_auto(value, FLEXO_NUMBER_MAX, &range, &automatic) == FLEXO_RANGE_OK,
+		       "a value is a range");
 }
 
 static void demand_clean_end(void)
@@ -61,32 +64,32 @@ static void live(char pieces[PIECES][PIECE_LENGTH], unsigned choices)
 
 	begin(contexts[choices & 3]);
 	if (choices & 8)
-		setenv("SLURM_JOB_ID", pieces[7], 1);
+		setenv("SLURM_JOB_ID", pieces[10], 1);
 	else
 		unsetenv("SLURM_JOB_ID");
 	if (where == S_CTX_REMOTE)
 		for (int i = 0; i < OPTIONS; i++) {
-			set(&of_job, handed_on(names[i].variable), pieces[5]);
-			set(&of_job, names[i].option_variable, pieces[6]);
+			set(&of_job, handed_on(names[i].variable), pieces[8]);
+			set(&of_job, names[i].option_variable, pieces[9]);
 		}
 	slurm_spank_init(NULL, (choices >> 4) % 3, arguments);
 	for (int i = 0; i < OPTIONS; i++)
 		if (choices & (64u << i))
-			say_option(i, choices & (1024u << i) ? NULL : pieces[2 + i], remote);
+			say_option(i, choices & (4096u << i) ? NULL : pieces[2 + i], remote);
 	slurm_spank_init_post_opt(NULL, 0, NULL);
 	demand_clean_end();
 }
 
-/* Two bytes of choices, and pieces with a newline between. */
+/* Three bytes of choices, and pieces with a newline between. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char pieces[PIECES][PIECE_LENGTH];
 	size_t piece = 0, length = 0;
 
 	memset(pieces, 0, sizeof(pieces));
-	if (size < 2)
+	if (size < CHOICES)
 		return 0;
-	for (size_t i = 2; i < size && piece < PIECES; i++) {
+	for (size_t i = CHOICES; i < size && piece < PIECES; i++) {
 		if (data[i] == '\n') {
 			piece++;
 			length = 0;
@@ -94,17 +97,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			pieces[piece][length++] = (char)data[i];
 		}
 	}
-	live(pieces, data[0] | (unsigned)data[1] << 8);
+	live(pieces, data[0] | (unsigned)data[1] << 8 | (unsigned)data[2] << 16);
 	return 0;
 }
 
 #ifndef FLEXO_LIBFUZZER
 
 static const char *const seeds[] = {
-	"max_workers=64\nmax_workers=8\n2-8\n\n32-256\n2-8\n2-8\n7",
-	"max_workers=999999999\n\n999999999-999999999\nx\n1-1\n999999999-999999999\n1-1\n",
-	"max_workers=\nmax_workers\n1-18446744073709551618\n\n02-08\n1000000000-1\n-\n",
-	"%s%n\n\x1b[2J\n$(reboot)-8\n`id`\n\xd9\xa2-\xd9\xa8\n;\n'\n\"",
+	"max_workers=64\nmax_workers=8\n2-8\n\n\n32-256\n2-8,auto\n\n2-8\n2-8\n7",
+	"max_workers=999999999\n\n999999999-999999999\nx\ny\n1-1\n999999999-999999999,auto\nz\n999999999-999999999\n1-1\n",
+	"max_workers=\nmax_workers\n1-18446744073709551618\n\n\n02-08\n1000000000-1,auto\n\n2-8,auto,auto\n-\n",
+	"%s%n\n\x1b[2J\n$(reboot)-8\n`id`\n\n\xd9\xa2-\xd9\xa8\n,auto\n\n;\n'\n\"",
 };
 #define INPUT_LENGTH 1024
 
@@ -122,21 +125,22 @@ static uint64_t next_random(void)
 static size_t make_input(uint8_t *input)
 {
 	const char *seed = seeds[next_random() % (sizeof(seeds) / sizeof(seeds[0]))];
-	size_t size = 2 + strlen(seed);
+	size_t size = CHOICES + strlen(seed);
 
 	input[0] = (uint8_t)next_random();
 	input[1] = (uint8_t)next_random();
-	memcpy(input + 2, seed, size - 2);
+	input[2] = (uint8_t)next_random();
+	memcpy(input + CHOICES, seed, size - CHOICES);
 	for (uint64_t changes = next_random() % 12; changes > 0; changes--)
-		input[2 + next_random() % (size - 2)] =
-			next_random() % 3 ? (uint8_t)"0123456789-\n +xe"[next_random() % 16] : (uint8_t)next_random();
+		input[CHOICES + next_random() % (size - CHOICES)] =
+			next_random() % 3 ? (uint8_t)"0123456789-\n +,e"[next_random() % 16] : (uint8_t)next_random();
 	if (next_random() % 4 == 0) {
-		size_t from = 2 + next_random() % (size - 2), to = size + next_random() % 512;
+		size_t from = CHOICES + next_random() % (size - CHOICES), to = size + next_random() % 512;
 
 		for (; size < to && size < INPUT_LENGTH; size++)
 			input[size] = input[from++];
 	}
-	return next_random() % 4 ? size : 2 + next_random() % (size - 1);
+	return next_random() % 4 ? size : CHOICES + next_random() % (size - CHOICES + 1);
 }
 
 int main(int argc, char *argv[])

@@ -10,7 +10,7 @@
 
 #include "spank_elastic.c"
 
-#define PRETENDED_VARIABLES 32
+#define PRETENDED_VARIABLES 64
 #define PRETENDED_LENGTH 600
 
 struct pretended_environment {

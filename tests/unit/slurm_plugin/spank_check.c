@@ -57,6 +57,49 @@ static void check_refusals(void)
 	unsetenv("FLEXO_ELASTIC_BATCH");
 }
 
+/* What the command says to options of which each is good by itself; what it published is taken back. */
+static int submit_with(const int *given_options, size_t count, const char *range)
+{
+	int rc;
+
+	begin(S_CTX_ALLOCATOR);
+	slurm_spank_init(NULL, 0, NULL);
+	for (size_t i = 0; i < count; i++)
+		check(say_option(given_options[i], range, 0) == 0, "each option is good by itself");
+	rc = slurm_spank_init_post_opt(NULL, 0, NULL);
+	for (int i = 0; i < OPTIONS; i++)
+		unsetenv(names[i].variable);
+	return rc;
+}
+
+static void check_sharing(void)
+{
+	static const int excluded[] = { ELASTIC, FUNGIBLE, HETEROGENEOUS, COHOST };
+	int pair[2] = { OPPORTUNISTIC, OPPORTUNISTIC };
+
+	check(submit_with(pair, 1, "02-8,auto") == 0, "an opportunistic job needs no --elastic");
+	check(is(value_of(&of_job_control, "FLEXO_ELASTIC_OPPORTUNISTIC"), "2-8,auto"), "Lua finds range and word");
+	check(submit_with(pair, 1, "2-8") == 0, "nor does it need the word");
+	check(is(value_of(&of_job_control, "FLEXO_ELASTIC_OPPORTUNISTIC"), "2-8"), "which then is not there");
+	for (size_t i = 0; i < sizeof(excluded) / sizeof(excluded[0]); i++) {
+		pair[1] = excluded[i];
+		check(submit_with(pair, 2, "2-8") < 0 && strstr(said, "exclude"), "it has no GPUs of its own");
+	}
+	pair[1] = BATCH;
+	check(submit_with(pair, 2, "2-8") == 0, "it may name its batches");
+	pair[0] = COHOST;
+	check(submit_with(pair, 1, NULL) == 0, "a job consents without being elastic");
+	check(is(value_of(&of_job_control, "FLEXO_ELASTIC_COHOST"), "1"), "and Lua finds that");
+	check(submit_with(pair, 2, "2-8") < 0, "batches need a job that can grow");
+	pair[1] = ELASTIC;
+	check(submit_with(pair, 2, "2-8") == 0, "an elastic job consents as well");
+	begin(S_CTX_ALLOCATOR);
+	slurm_spank_init(NULL, 0, NULL);
+	check(say_option(OPPORTUNISTIC, "2-8,automatic", 0) < 0 && strstr(said, "2-8,auto"), "no other word is taken");
+	check(say_option(OPPORTUNISTIC, ",auto", 0) < 0, "nor the word alone");
+	check(say_option(ELASTIC, "2-8,auto", 0) < 0, "and --elastic takes no word");
+}
+
 static void check_arrival(void)
 {
 	char longer[200];
@@ -69,6 +112,13 @@ static void check_arrival(void)
 	check(is(value_of(&of_job, "FLEXO_ELASTIC"), "2-8"), "what was handed on arrives");
 	check(!value_of(&of_job, "SLURM_SPANK_FLEXO_ELASTIC"), "and is not handed on again");
 	check(!value_of(&of_job, "_SLURM_SPANK_OPTION_flexo_elastic"), "neither is the option");
+	begin(S_CTX_REMOTE);
+	slurm_spank_init(NULL, 0, NULL);
+	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC_OPPORTUNISTIC", "999999999-999999999,auto");
+	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC_COHOST", "1");
+	slurm_spank_init_post_opt(NULL, 0, NULL);
+	check(is(value_of(&of_job, "FLEXO_ELASTIC_OPPORTUNISTIC"), "999999999-999999999,auto"), "the longest value fits");
+	check(is(value_of(&of_job, "FLEXO_ELASTIC_COHOST"), "1"), "consent arrives");
 	memset(longer, '9', sizeof(longer) - 1);
 	longer[sizeof(longer) - 1] = '\0';
 	begin(S_CTX_REMOTE);
@@ -86,6 +136,7 @@ int main(void)
 {
 	check_submission();
 	check_refusals();
+	check_sharing();
 	check_arrival();
 	if (failures == 0)
 		puts("spank_elastic.c: all checks passed");

@@ -22,8 +22,11 @@ _LARGEST = (1 << 32) - 1
 
 
 def elastic_request(admin_comment: str) -> ElasticRequest | None:
-    """The request in the token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256}` of AdminComment; None
-    if there is no good token."""
+    """The request in AdminComment's token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256;cohost}`;
+    None if there is no good token.
+
+    An opportunistic job has `opportunistic` or `opportunistic=auto`. Words of later releases are skipped.
+    """
     tokens = _ELASTIC.findall(admin_comment)
     return _request(tokens[-1]) if tokens else None
 
@@ -31,7 +34,7 @@ def elastic_request(admin_comment: str) -> ElasticRequest | None:
 def _request(inside: str) -> ElasticRequest | None:
     workers: Range | None = None
     batch: Range | None = None
-    flags: set[str] = set()
+    words: set[str] = set()
     try:
         for part in inside.split(";"):
             name, _, value = part.partition("=")
@@ -40,19 +43,19 @@ def _request(inside: str) -> ElasticRequest | None:
             elif name == "batch":
                 batch = Range.parse(value)
             else:
-                flags.add(part)
+                words.add(part)
     except BadRange:
         return None
     if workers is None:
         return None
     return ElasticRequest(
         workers,
-        fungible="fungible" in flags,
+        fungible="fungible" in words,
         batch=batch,
-        heterogeneous="heterogeneous" in flags,
-        opportunistic=not flags.isdisjoint({"opportunistic", "opportunistic=auto"}),
-        auto="opportunistic=auto" in flags,
-        cohost="cohost" in flags,
+        heterogeneous="heterogeneous" in words,
+        opportunistic=not words.isdisjoint(("opportunistic", "opportunistic=auto")),
+        auto="opportunistic=auto" in words,
+        cohost="cohost" in words,
     )
 
 
