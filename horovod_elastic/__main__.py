@@ -1,4 +1,4 @@
-"""The command `python -m horovod_elastic run|agent|hosts`: all that a job needs, for images without the
+"""The command `python -m horovod_elastic run|agent|share|hosts`: all that a job needs, for images without the
 daemon's extras.
 """
 
@@ -18,11 +18,15 @@ def main() -> int:
         from horovod_elastic.agent import process
 
         process.end_process(lambda: process.main(arguments))
+    if command == "share":
+        from horovod_elastic.sharing.command import main as share
+
+        return share(arguments)
     if command == "hosts":
         from horovod_elastic import hosts
 
         return hosts.main(arguments)
-    print("usage: python -m horovod_elastic run|agent|hosts ...", file=sys.stderr)
+    print("usage: python -m horovod_elastic run|agent|share|hosts ...", file=sys.stderr)
     return 2
 
 

@@ -21,8 +21,9 @@ from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
 from flexo_cli.exit_codes import ExitCode
 from flexo_protos.credentials import SOCKET_VARIABLE
 from horovod_elastic import hosts, launcher
+from horovod_elastic.sharing import command as share
 
-_USAGES = {"run": launcher.USAGE, "hosts": hosts.USAGE}
+_USAGES = {"run": launcher.USAGE, "hosts": hosts.USAGE, "share": share.USAGE}
 """Usage texts of the commands that parse their arguments themselves."""
 _TYPE = re.compile(r"(?<=\S) <[^<>]+>$")
 """The text that typer adds to the name of an argument whose type is known."""

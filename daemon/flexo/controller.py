@@ -47,6 +47,7 @@ from flexo.control.residency import ResidencyEstimator
 from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
 from flexo.control.scale_overrides import ScaleOverrides
 from flexo.control.seen_speeds import SeenSpeeds
+from flexo.control.shared_gpus import SharedGpus
 from flexo.control.slow_gpus import SlowGpus, nodes_of
 from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
@@ -67,7 +68,8 @@ from flexo.policies import allocating, registry, satellites
 from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.placement import Placement
-from flexo.training_jobs import History, Known, TrainingJobs
+from flexo.sharing.opportunists import SharingRules, with_opportunists
+from flexo.training_jobs import History, Known, TrainingJobs, opportunist
 from flexo.words import names_in
 from flexo_protos.resources import total
 
@@ -207,6 +209,7 @@ class Controller:
         )
         self._orphans = Orphans(cluster, self._recent_errors, controller.time_limit_s)
         self._suspended = SuspendedBases(cluster, self._recent_errors, controller.suspend_grace_s)
+        self._shared_gpus = SharedGpus(cluster, settings.sharing, self._recent_errors)
         self._fair_shares = FairShares(cluster, self._recent_errors, controller.fairshare_weight)
         self._priorities = Priorities(
             cluster, self._event_store, self._recent_errors, dry_run=controller.dry_run
@@ -571,6 +574,7 @@ class Controller:
             self._tell(decided.jobs, state, reports, start_within_s, batches)
             self._record(tuple(self._orphans.cancel(spared, self._grant_ledger.running, state.at)))
             self._record(tuple(self._suspended.cancel(state.jobs, state.at)))
+            self._record(tuple(self._shared_gpus.release(state, decided.jobs)))
         if decided.order:
             self._record(tuple(self._priorities.follow(decided.order, state.jobs, state.at)))
         if decided.error is not None:
@@ -607,7 +611,10 @@ class Controller:
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
         snapshot = self._snapshot_of(state, reconciled, reports)
         plan = not_more_than_start(
-            self._plan_satellites(snapshot), reconciled.jobs, traits.starts, self._start_within_s(traits)
+            self._share(self._plan_satellites(snapshot), snapshot, state),
+            reconciled.jobs,
+            traits.starts,
+            self._start_within_s(traits),
         )
         plan = self._startup_barrier.held_back(plan, reconciled.jobs, reports, state.at)
         order = self._order(snapshot)
@@ -725,6 +732,23 @@ class Controller:
         rules = self._settings.controller
         return satellites.plan(self._policy, snapshot, rules.min_resize_interval_s, rules.max_satellites)
 
+    def _share(self, plan: Plan, snapshot: Snapshot, state: ClusterState) -> Plan:
+        """The plan, with the satellites of opportunistic jobs."""
+        running = {job.key: job for job in snapshot.elastic if job.opportunistic}
+        if not running:
+            return plan
+        shown = (opportunist(job, running[job.key]) for job in state.jobs if job.key in running)
+        waiting = tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key)))
+        controller = self._settings.controller
+        rules = SharingRules(
+            self._settings.sharing,
+            self._shared_gpus.held(state, snapshot.elastic),
+            self._policy.opportunistic_order(replace(Jobs.of(snapshot), training=waiting)),
+            controller.min_resize_interval_s,
+            controller.max_satellites,
+        )
+        return with_opportunists(plan, snapshot, rules)
+
     def _order(self, snapshot: Snapshot) -> tuple[JobKey, ...]:
         """Pending jobs in the policy's start order; () if the order is left to the cluster."""
         if self._settings.controller.order != "policy":
@@ -746,7 +770,10 @@ class Controller:
             else:
                 grant_id = self._new_grant_id()
                 self._grant_ledger.say(
-                    Grant(grant_id, action.job, action.node, action.workers, action.partition, now)
+                    Grant(
+                        *(grant_id, action.job, action.node, action.workers, action.partition, now),
+                        shared_gpus=action.shared_gpus,
+                    )
                 )
         return [events.of_action(action, reconciled, now, "") for action in plan.actions]
 
@@ -778,6 +805,7 @@ class Controller:
                         start_within_s,
                         qos,
                         self._grant_ledger.signature(job.key, grant.grant_id, time_limit_s, now),
+                        grant.shared_gpus,
                     )
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING

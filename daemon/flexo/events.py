@@ -15,6 +15,7 @@ KINDS: Final = {
     "shrink": "a grant is taken back",
     "left": "a satellite has ended, as it was to",
     "lost": "a satellite has ended, unasked",
+    "release": "a satellite that was held, as all for shared GPUs are, may start",
     "adopt": "a satellite that an earlier flexod granted stands",
     "failure": "a leader gave a grant back",
     "end": "a job has ended: how, when, and what it had",

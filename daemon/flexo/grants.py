@@ -141,7 +141,10 @@ class GrantLedger:
 
     def _await(self, issued: IssuedGrant, now: float) -> None:
         """Expect the leader to submit the satellite of `issued`."""
-        grant = Grant(issued.grant_id, issued.job, issued.node, issued.workers, issued.partition, now)
+        grant = Grant(
+            *(issued.grant_id, issued.job, issued.node, issued.workers, issued.partition, now),
+            shared_gpus=issued.shared_gpus,
+        )
         self._known[issued.job, issued.grant_id] = grant
         self._said.setdefault(issued.job, set()).add(issued.grant_id)
 
@@ -491,6 +494,7 @@ class GrantLedger:
             since_at=known.since_at if known else _since(satellite, now),
             state=self._state_of(satellite, known, told),
             satellite_job_id=satellite.job_id,
+            shared_gpus=issued.shared_gpus,
         )
         if known is None:
             text = f"satellite {satellite.job_id} with {grant.workers} workers on {grant.node} is taken over"
@@ -548,7 +552,7 @@ class GrantLedger:
         assert base.elastic is not None
         newest = max((grant.since_at for grant in grants), default=0.0)
         running = base.state is JobState.RUNNING
-        shape = shape_within(base, base.elastic.requested_workers, report.shape if report else None)
+        shape = shape_within(base, report.shape if report else None)
         self._shapes[base.key] = shape
         return ElasticJob(
             key=base.key,
@@ -571,6 +575,12 @@ class GrantLedger:
             heterogeneous=base.elastic.heterogeneous,
             suspended=base.state is JobState.SUSPENDED,
             unit=report.unit if report else 1,
+            opportunistic=base.elastic.opportunistic,
+            auto=base.elastic.auto,
+            cohost=base.elastic.cohost,
+            account=base.account,
+            gpu_uses=report.gpu_uses if report else (),
+            paused=report is not None and report.paused,
         )
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:

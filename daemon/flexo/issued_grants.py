@@ -11,7 +11,8 @@ from typing import Final
 
 from flexo.model.elastic import Grant
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
-from flexo_protos.resources import Resources, rounded_up
+from flexo.model.sharing import shared_gpus_in
+from flexo_protos.resources import Amount, Devices, Resources, rounded_up
 
 UNKNOWN_OWNER: Final = Principal("")
 """The owner of a grant of an older release, which did not record owners."""
@@ -34,8 +35,10 @@ class IssuedGrant:
     partition: str
     """The partition of the satellite; "": not known."""
     resources: Resources | None
-    """The resources of the satellite. Memory is 0 if the base job did not ask for any. None: an older release
-    did not record the resources."""
+    """The resources of the satellite, shared GPUs among its devices.
+
+    Memory is 0 if the base job did not ask for any. None: an older release did not record the resources.
+    """
     issued_at: float
     satellite_job_id: int = 0
     """The one queued job that counts for this grant; 0: none was seen yet."""
@@ -53,9 +56,14 @@ class IssuedGrant:
             node=grant.node,
             workers=workers,
             partition=grant.partition,
-            resources=shape * workers,
+            resources=grant.resources(shape),
             issued_at=grant.since_at,
         )
+
+    @property
+    def shared_gpus(self) -> tuple[Devices, ...]:
+        """The GPUs of its workers that other jobs hold."""
+        return shared_gpus_in(self.resources.devices) if self.resources else ()
 
     def seen_as(self, job: QueuedJob) -> IssuedGrant:
         """The grant with `job` as its satellite. A grant of an older release also takes its owner and
@@ -64,10 +72,21 @@ class IssuedGrant:
         return seen if self.resources is not None else replace(seen, owner=job.owner, resources=job.resources)
 
 
-def shape_within(base: QueuedJob, workers: int, said: Resources | None) -> Resources:
-    """The resources of one worker. The record of a base of `workers` workers bounds what its leader says."""
-    held = base.resources
-    gpus, most = held.gpus_of_each(workers), held.share(workers)
+def _workers_within(base: QueuedJob) -> int:
+    """The number of workers that the CPUs and the memory of the base are for."""
+    return base.elastic.requested_workers if base.elastic else 1
+
+
+def _gpus_of_worker(base: QueuedJob) -> Amount:
+    if base.elastic is not None and base.elastic.opportunistic:
+        return 1
+    return base.resources.gpus_of_each(_workers_within(base))
+
+
+def shape_within(base: QueuedJob, said: Resources | None) -> Resources:
+    """The resources of one worker. The record of its base bounds what its leader says."""
+    held, workers = base.resources, _workers_within(base)
+    gpus, most = _gpus_of_worker(base), held.share(workers)
     if said is None:
         return Resources(gpus, max(1, held.cpus // workers), gpu_type=held.gpu_type)
     return Resources(
@@ -93,7 +112,7 @@ def is_satellite(
         and issued.owner in (base.owner, UNKNOWN_OWNER)
         and base.elastic is not None
         and _is_in_its_place(job, issued)
-        and _has_its_size(job, issued, base, base.elastic.requested_workers, threads_per_core)
+        and _has_its_size(job, issued, base, threads_per_core)
         and _ends_in_time(job, max(time_limit_s, LONGEST_LIMIT_S) + _LIMIT_SLACK_S, now)
     )
 
@@ -118,9 +137,7 @@ def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
     )
 
 
-def _has_its_size(
-    job: QueuedJob, issued: IssuedGrant, base: QueuedJob, base_workers: int, threads_per_core: int
-) -> bool:
+def _has_its_size(job: QueuedJob, issued: IssuedGrant, base: QueuedJob, threads_per_core: int) -> bool:
     """Whether `job` holds the granted GPUs, and no more of the rest than was granted or than its share of the
     base job's.
 
@@ -129,9 +146,12 @@ def _has_its_size(
     granted, held = issued.resources or Resources(), job.resources
     if issued.resources is not None and held.gpus != granted.gpus:
         return False
-    if held.gpus > base.resources.gpus_of_each(base_workers) * issued.workers:
+    if held.gpus > _gpus_of_worker(base) * issued.workers:
         return False
-    its_share, devices = base.resources.share(base_workers) * issued.workers, Resources(devices=held.devices)
+    if set(shared_gpus_in(held.devices)) != set(issued.shared_gpus):
+        return False
+    its_share = base.resources.share(_workers_within(base)) * issued.workers
+    devices = Resources(devices=held.devices)
     if not (granted.holds(devices) or its_share.holds(devices)):
         return False
     cpus = max(granted.cpus, its_share.cpus)

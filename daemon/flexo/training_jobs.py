@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flexo.issued_grants import shape_within
-from flexo.model.elastic import ElasticJob, LeaderReport
+from flexo.model.elastic import ElasticJob, LeaderReport, SatelliteState
 from flexo.model.measured import RunningTime, ScalingPoint, Source, Speed
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.ranges import Range
-from flexo.model.training import TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.scalability.measured import speed_of
 from flexo_protos.resources import Amount
 
@@ -179,6 +179,26 @@ def _running(base: QueuedJob, job: ElasticJob, known: Known) -> TrainingJob:
     )
 
 
+def opportunist(base: QueuedJob, job: ElasticJob) -> TrainingJob:
+    """An opportunistic job whose base runs, as policies see it: it waits while it has no satellites."""
+    standing = [grant for grant in job.grants if grant.state is not SatelliteState.LEAVING]
+    return TrainingJob(
+        key=job.key,
+        user=job.user,
+        workers=job.workers,
+        shape=job.shape,
+        submitted_at=base.submitted_at,
+        requested_workers=job.workers.min,
+        shares=tuple(NodeShare(grant.node, grant.workers) for grant in standing),
+        started_at=base.started_at,
+        waiting_since=base.started_at or base.submitted_at,
+        last_change_at=job.last_resize_at,
+        tenant=tenant_of(base),
+        opportunistic=True,
+        heterogeneous=job.heterogeneous,
+    )
+
+
 def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJob:
     """A pending job as policies see it. Its whole request is one worker or, for an elastic job, the minimum
     number of workers."""
@@ -188,7 +208,7 @@ def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJo
         key=job.key,
         user=job.user,
         workers=asked.workers if asked else Range(1, 1),
-        shape=shape_within(job, workers, None),
+        shape=shape_within(job, None),
         submitted_at=job.submitted_at,
         requested_workers=workers,
         waiting_since=job.submitted_at,

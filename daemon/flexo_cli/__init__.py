@@ -1,8 +1,8 @@
 """The `flexo` command: passes a command line to its package before it imports anything heavy.
 
-`flexo run` and `flexo hosts` belong to horovod_elastic and run in training images, at the start of every
-node. The images have none of the daemon's extras (typer, rich, pydantic). So these two commands are passed on
-before typer is imported.
+`flexo run`, `flexo hosts` and `flexo share` belong to horovod_elastic and run in training images. The images
+have none of the daemon's extras (typer, rich, pydantic). So these commands are passed on before typer is
+imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import flexo
 from flexo_protos.installing import how_to_install
 
-DELEGATED = ("run", "hosts")
+DELEGATED = ("run", "hosts", "share")
 
 
 def main() -> None:
@@ -40,9 +40,11 @@ def main() -> None:
 
 
 def delegate(command: str, arguments: list[str]) -> int:
-    """Carry out `flexo run ...` or `flexo hosts ...` with `arguments` untouched. Returns the exit code."""
+    """Carry out one of the commands of horovod_elastic with `arguments` untouched. Returns the exit code."""
     if command == "run":
         from horovod_elastic.launcher import main as room
+    elif command == "share":
+        from horovod_elastic.sharing.command import main as room
     else:
         from horovod_elastic.hosts import main as room
     return room(arguments)

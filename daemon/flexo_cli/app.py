@@ -285,6 +285,12 @@ def hosts(context: typer.Context) -> None:
     raise typer.Exit(delegate("hosts", context.args))
 
 
+@app.command(context_settings=_PASSED_ON)
+def share(context: typer.Context) -> None:
+    """Share one GPU between a job that keeps its speed and one that gets what is left."""
+    raise typer.Exit(delegate("share", context.args))
+
+
 def _patiently(call: Callable[[], _T], wait: bool) -> _T:
     """The answer to `call`; with `wait`, once the job has time for it."""
     said = ""

@@ -42,8 +42,23 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
                 "state": grant.state,
                 "slurm_job_id": grant.slurm_job_id or None,
                 "since_at": grant.since_at,
+                "shared_gpus": list(grant.shared_gpus),
             }
             for grant in job.grants
+        ],
+        "opportunistic": job.opportunistic,
+        "paused": job.paused,
+        "shared_gpus": [
+            {
+                "node": shared.node,
+                "gpu": shared.gpu,
+                "holder": shared.holder,
+                "guest": shared.guest or None,
+                "utilization": shared.utilization,
+                "slowdown": shared.slowdown,
+                "opportunistic_share": shared.opportunistic_share,
+            }
+            for shared in job.shared_gpus
         ],
     }
 

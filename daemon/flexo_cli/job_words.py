@@ -22,6 +22,8 @@ def job_state(job: admin_pb2.ElasticJob) -> str:
         return "no leader"
     if job.pending_command:
         return job.pending_command
+    if job.paused:
+        return "paused"
     if not job.scalable:
         return "starting"
     moving = [grant for grant in job.grants if grant.state != _TRAINING]
@@ -36,12 +38,19 @@ def left(job: admin_pb2.ElasticJob) -> str:
 
 
 def nodes(job: admin_pb2.ElasticJob) -> str:
-    """The job's base nodes, then each satellite with its workers, and its state unless it trains."""
+    """The job's base nodes, then each satellite with its workers, shared GPUs, and state unless it trains."""
     satellites = [
-        f"{grant.node}+{grant.workers}" + ("" if grant.state == _TRAINING else f" ({grant.state})")
+        f"{grant.node}+{grant.workers}"
+        + _shared(grant)
+        + ("" if grant.state == _TRAINING else f" ({grant.state})")
         for grant in job.grants
     ]
     return " ".join([*job.base_nodes, *satellites])
+
+
+def _shared(grant: admin_pb2.GrantView) -> str:
+    """The GPUs of a satellite that other jobs hold: ``~0,1``; "" if it has its own."""
+    return "~" + ",".join(map(str, grant.shared_gpus)) if grant.shared_gpus else ""
 
 
 def slow_gpu(gpu: admin_pb2.SlowGpuView) -> str:

@@ -26,13 +26,14 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import network, threads, wire
+from horovod_elastic.agent import shared_gpus
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
@@ -89,6 +90,8 @@ class AgentOptions:
     pass_signals: bool
     """The cluster signals the agent alone."""
     command: tuple[str, ...]
+    shared_gpus: tuple[int, ...] = ()
+    """The GPUs of the workers, by slot, if other jobs hold these GPUs."""
 
     def signalled(self, workers: Iterable[str]) -> tuple[str, ...]:
         """The workers to which the agent passes a signal: all, if the cluster signals the agent alone."""
@@ -513,7 +516,19 @@ class Agent:
         if isinstance(self._platform, RankVariables):
             rank = projected(order, place, self._plan.base)
             environment.update(self._platform.rank_variables(rank.rank, rank.size, rank.local_rank))
-        self._supervisor.start(order, self._options.command, environment, deaf=not self._options.base)
+        command = self._share(order, environment)
+        self._supervisor.start(order, command, environment, deaf=not self._options.base)
+
+    def _share(self, order: pb.StartWorker, environment: dict[str, str]) -> Sequence[str]:
+        """Add the variables of a worker whose GPU two jobs use. Returns the command to run."""
+        command, job_id = self._options.command, self._plan.base.job_id
+        if shared := self._options.shared_gpus:
+            gpu = shared[order.slot % len(shared)]
+            environment.update(shared_gpus.of_opportunistic(environment, gpu, shared, job_id))
+            return shared_gpus.supervised(command, gpu, job_id)
+        if self._options.base:
+            environment.update(shared_gpus.of_guarantee(environment, self._gpus, job_id))
+        return command
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
         worker = self._workers.get(worker_id)

@@ -48,6 +48,12 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="pass signals on to the workers, because the cluster signals the agent alone",
     )
+    parser.add_argument(
+        "--shared-gpus",
+        type=_numbers,
+        default=(),
+        help="the GPUs of the workers, by slot, if other jobs hold these GPUs",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -58,6 +64,7 @@ def main(arguments: list[str]) -> int:
         again=options.again,
         pass_signals=options.pass_signals,
         command=tuple(command),
+        shared_gpus=options.shared_gpus,
     )
     restarted = False
     open_files.raise_limit()
@@ -76,3 +83,8 @@ def main(arguments: list[str]) -> int:
         return agent.run()
     say(f"the agent on {os.uname().nodename} cannot work: {why}")
     return code
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`"0,2"` -> (0, 2)."""
+    return tuple(int(part) for part in text.split(","))

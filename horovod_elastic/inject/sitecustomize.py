@@ -1,6 +1,7 @@
 """Python runs this file at the start of every training process (the agent puts this folder on PYTHONPATH).
 
-The file prepares the hooks of horovod_elastic.worker. Then it runs the sitecustomize that it hides, if any.
+The file prepares the hooks of horovod_elastic.worker, and on a shared GPU those of horovod_elastic.sharing.
+Then it runs the sitecustomize that it hides, if any.
 """
 
 import importlib.util
@@ -45,7 +46,24 @@ def _run_hidden() -> None:
             return
 
 
+def _prepare_sharing() -> None:
+    """On a shared GPU, a process without the layer would take what is not its own: it does not start."""
+    try:
+        from horovod_elastic.sharing.layer import bootstrap
+    except ImportError as error:
+        sys.stderr.write(
+            f"flexo: {sys.executable} cannot import horovod_elastic ({error}), so it cannot share a GPU. "
+            "Install flexo's wheel there, or start the job without flexo share\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+    bootstrap.install()
+
+
 if "FLEXO_AGENT" in os.environ:
     _prepare()
+
+if os.environ.get("FLEXO_SHARING_ROLE"):
+    _prepare_sharing()
 
 _run_hidden()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 
 from flexo_protos import lease_place
@@ -10,6 +11,7 @@ from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.daemon_link import DaemonLink
+from horovod_elastic.leader.gpu_uses import gpu_uses, lets_others_in
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.satellite_manager import SatelliteManager
@@ -112,7 +114,14 @@ class Reporter:
             pending_command=self._oversight.pending_command,
             unscalable_why=self._oversight.unscalable_why or self._membership.fixed_why,
             satellites=self._satellites.report(),
+            gpu_uses=self._gpu_uses(),
         )
+
+    def _gpu_uses(self) -> list[jobs_pb2.GpuUse]:
+        """How the job's GPU is used, if the job lets another one in."""
+        base = self._plan.base
+        shares = lets_others_in(os.environ) and base.workers == 1
+        return gpu_uses(base.nodes[0].host, base.job_id, os.environ) if shares else []
 
 
 def _release() -> str:
@@ -130,6 +139,9 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     copy.CopyFrom(report)
     copy.batches_committed = 0
     copy.progress = 0.0
+    for use in copy.gpu_uses:  # its figures waver, and who is there counts
+        use.utilization = use.slowdown = use.opportunistic_share = 0.0
+        use.peak_mib = 0
     return copy.SerializeToString()
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from flexo_protos.resources import Devices
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import threads, wire
 from horovod_elastic.platforms.base import (
@@ -486,4 +487,5 @@ def _grant(grant: jobs_pb2.Grant) -> GrantedWorkers:
         grant.start_within_s,
         grant.qos,
         grant.signature,
+        tuple(Devices(each.name, each.type, each.count) for each in grant.shared_gpus),
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from flexo_protos.resources import Devices
 from horovod_elastic.job_plan import BaseJob, JobPlan, Site
 
 VARIABLE = "FLEXO_PLATFORM"
@@ -71,6 +72,8 @@ class GrantedWorkers:
     """QOS of the satellite; "": the user's own default."""
     signature: bytes = b""
     """flexod's signature, for a flexod that does not know the grant."""
+    shared_gpus: tuple[Devices, ...] = ()
+    """The GPUs of its workers, if other jobs hold these GPUs. The satellite then holds none itself."""
 
 
 @dataclass(frozen=True, slots=True)

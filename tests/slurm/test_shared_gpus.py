@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 from conftest import LabFactory, cancel_all_jobs
 
-from flexo.clusters.base import Shared, Site
+from flexo.clusters.base import Site
 from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.releases import Release
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.model.queue import WaitReason
+from flexo.model.sharing import number_of, shared_gpus_in
+from flexo.sharing.hosts import offered
 from flexo_lab import Lab
 from flexo_lab.requirements import installed_release
 
@@ -76,13 +78,14 @@ def as_slurm_user(lab: Lab, *command: str) -> None:
 
 def reader(lab: Lab) -> SlurmCluster:
     settings = SlurmSettings(conf=lab.layout.slurm_conf)
-    return SlurmCluster(settings, Site(shared=Shared("shared", "spare")))
+    return SlurmCluster(settings, Site(shared_partition="shared"))
 
 
-def spare_gpus(lab: Lab) -> list[tuple[int, str, int | None, bool]]:
-    """The GPUs that can be shared, as flexod sees them."""
+def spare_gpus(lab: Lab) -> dict[int, bool]:
+    """Whether each GPU that can be shared has a second job, as flexod sees it."""
     (node,) = reader(lab).observe().nodes
-    return [(gpu.index, gpu.type_name, gpu.job_id, gpu.in_use) for gpu in node.shareable]
+    used = [number_of(device) for device in shared_gpus_in(node.allocated.devices)]
+    return {number: number in used for number in sorted(offered(node))}
 
 
 def test_a_satellite_is_held_until_flexods_account_releases_it(quiet: Lab) -> None:
@@ -102,10 +105,10 @@ def test_a_satellite_is_held_until_flexods_account_releases_it(quiet: Lab) -> No
     assert as_user(quiet, "scontrol", "update", f"JobId={satellite}", "Partition=train")
     assert as_user(quiet, "scontrol", "update", f"JobId={satellite}", "Requeue=1")
     assert field(quiet, satellite, "Priority") == "0"
-    assert spare_gpus(quiet) == [(0, "s0", None, False), (1, "s1", None, False)]
+    assert spare_gpus(quiet) == {0: False, 1: False}
     as_slurm_user(quiet, "scontrol", "release", str(satellite))
     wait_for(quiet, satellite, "RUNNING")
-    assert spare_gpus(quiet) == [(0, "s0", None, False), (1, "s1", satellite, True)]
+    assert spare_gpus(quiet) == {0: False, 1: True}
     assert field(quiet, guarantee, "JobState") == "RUNNING"
 
 

@@ -349,6 +349,6 @@ def test_a_satellite_holds_what_was_granted_as_slurm_rounds_it(
 
 def test_a_leaders_word_on_its_workers_is_bounded_by_slurms_record_of_the_base(tmp_path: Path) -> None:
     base = World(tmp_path).cluster.base(1, "2-8", gpus=4, cpus=7, memory_mib=999)
-    assert shape_within(base, 2, Resources(8, 64, 1 << 20, "v100")) == Resources(2, 4, 500, "v100")
-    assert shape_within(base, 2, Resources(1, 2, 100)) == Resources(1, 2, 100)
-    assert shape_within(base, 2, None) == Resources(2, 3)
+    assert shape_within(base, Resources(8, 64, 1 << 20, "v100")) == Resources(2, 4, 500, "v100")
+    assert shape_within(base, Resources(1, 2, 100)) == Resources(1, 2, 100)
+    assert shape_within(base, None) == Resources(2, 3)

@@ -82,25 +82,15 @@ class Borrowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """The names by which a cluster grants GPUs that other jobs hold."""
-
-    partition: str
-    """The partition of satellites on such GPUs."""
-    gres: str
-    """The second resource on the same devices."""
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """The settings that flexod gives a kind of cluster, besides the kind's own."""
 
     borrowed: Borrowed | None = None
     """The partitions of lent servers; None: no servers are lent."""
+    shared_partition: str = ""
+    """The partition of satellites on shared GPUs; "": no GPUs are shared."""
     call_ended: CallEnded = nobody_counts
     may_act: MayAct = always
-    shared: Shared | None = None
-    """The way to shared GPUs; None: no GPUs are shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +227,19 @@ class Allocates(Protocol):
 
         Raises ImpossiblePlan, and then has changed nothing.
         """
+        ...
+
+
+@runtime_checkable
+class SharesGpus(Protocol):
+    """A cluster on whose GPUs a second job may run beside the job that holds them."""
+
+    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
+        """The node and the number there of each GPU that a running job (`QueuedJob.identifier`) holds."""
+        ...
+
+    def release(self, job: str) -> None:
+        """Let a satellite start that was submitted for shared GPUs, and is held until flexod knows it."""
         ...
 
 

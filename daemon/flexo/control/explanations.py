@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from flexo.control.views import JobView, UnknownJob, View
-from flexo.model.elastic import ElasticJob
+from flexo.model.elastic import ElasticJob, Grant
 from flexo.model.measured import ScalingPoint, Source
 from flexo.model.queue import JobKey, JobState
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
+from flexo.sharing.pairs import Pair
 from flexo.words import workers
 
 _BY: Final = {
@@ -49,9 +50,10 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
 def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     job = shown.job
     parts = [f"{job.base_workers} in its base on {', '.join(job.base_nodes)}"]
-    parts += [f"{grant.workers} on {grant.node} ({grant.state.value})" for grant in job.grants]
-    size = f"job {job.key} ({job.user}) of {job.workers} workers trains with {job.training_workers}"
-    sentences = [f"{size}: {'; '.join(parts)}"]
+    parts += [f"{grant.workers} on {grant.node} ({_kind(grant)}{grant.state.value})" for grant in job.grants]
+    does = "pauses" if job.paused else f"trains with {job.training_workers}"
+    kind = "opportunistic job" if job.opportunistic else "job"
+    sentences = [f"{kind} {job.key} ({job.user}) of {job.workers} workers {does}: {'; '.join(parts)}"]
     notes = [note.text for note in view.notes if note.job == job.key]
     if job.suspended:
         sentences[0] = f"job {job.key} ({job.user}) is suspended: {'; '.join(parts)}"
@@ -68,8 +70,26 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
         sentences += _efficiency(shown)
     if job.heterogeneous:
         sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
+    sentences += [_shared(pair, job.key) for pair in view.pairs if job.key in (pair.holder, pair.guest)]
     sentences += _on_loan(job, view)
     return (*sentences, *notes)
+
+
+def _kind(grant: Grant) -> str:
+    return "on shared GPUs, " if grant.shared_gpus else ""
+
+
+def _shared(pair: Pair, key: JobKey) -> str:
+    """A sentence on a GPU that the job `key` holds or uses."""
+    use, where = pair.use, f"GPU {pair.use.gpu} of {pair.use.node}"
+    busy = f"{use.utilization:.0%} busy"
+    if pair.guest is None:
+        return f"it lets an opportunistic job use {where}, which is {busy}; none does now"
+    cost = f"costs its holder {use.slowdown:.1%} a step"
+    works = f"works {use.opportunistic_share:.0%} of the time"
+    if key == pair.holder:
+        return f"job {pair.guest} uses {where} as well, which is {busy}: it {works} and {cost}"
+    return f"it uses {where}, which job {pair.holder} keeps {busy}: it {works} and {cost}"
 
 
 def _on_loan(job: ElasticJob, view: View) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from flexo.model.elastic import GrantFailure, LeaderReport
 from flexo.model.measured import SlowGpuReport
 from flexo.model.queue import JobKey
+from flexo_protos.resources import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class GrantOffer:
     """The satellite's QOS; "": the user's own default."""
     signature: bytes = b""
     """flexod's signature, which the leader can show to another flexod."""
+    shared_gpus: tuple[Devices, ...] = ()
+    """The GPUs of its workers that other jobs hold; the satellite then requests no GPUs of its own."""
 
 
 @dataclass(frozen=True, slots=True)

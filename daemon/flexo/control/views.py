@@ -12,6 +12,7 @@ from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
+from flexo.sharing.pairs import Pair, pairs_of
 from flexo_protos.resources import Amount, total
 
 
@@ -114,6 +115,11 @@ class View:
         if found is None:
             raise UnknownJob(f"there is no running elastic job {key}")
         return found
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The GPUs that two jobs may use."""
+        return pairs_of(view.job for view in self.jobs)
 
     @cached_property
     def gpus_in_satellites(self) -> Amount:

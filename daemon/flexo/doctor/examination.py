@@ -47,6 +47,7 @@ from flexo.doctor.slurm_says import (
 )
 from flexo.doctor.submission import TriedOut, check_submission
 from flexo.model.nodes import Node
+from flexo.model.sharing import SPARE
 from flexo_protos.credentials import MUNGE, SOCKET_VARIABLE, new_authenticator
 
 _T = TypeVar("_T")
@@ -172,7 +173,7 @@ def _sharing(
     beside = Path(config.path).parent
     answers = LuaAnswers(
         plain=_tried(commands, "-n", "1"),
-        spare=_tried(commands, "-n", "1", f"--gres={sharing.gres}:1"),
+        spare=_tried(commands, "-n", "1", f"--gres={SPARE}:1"),
         stranger=_tried(commands, "-n", "1", "-p", sharing.partition),
         job_submit=_text_of(beside / "job_submit.lua"),
     )
@@ -181,9 +182,7 @@ def _sharing(
             config, _nodes_of(commands, sharing.partition), _gres_conf(beside / "gres.conf"), sharing
         ),
         *check_shared(config, slurm.partitions, sharing, satellites),
-        *check_spare_qos(
-            config, qos, shared.qos if shared else "", settings.slurm.satellite_qos, sharing.gres
-        ),
+        *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos, SPARE),
         *check_spare_lua(answers, sharing),
     ]
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.clusters.slurm.releases import Release
-from flexo.clusters.slurm.spare_gpus import index_of
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo.doctor.gres_conf import GresLine, files_of
 from flexo.doctor.qos import QosSetup
 from flexo.doctor.slurm_says import SlurmConfig
 from flexo.doctor.submission import TriedOut
 from flexo.model.nodes import Node
+from flexo.model.sharing import SPARE, number_of
 from flexo.sharing.settings import SharingSettings
+from flexo_protos.resources import Devices
 
 FIRST_RELEASE: Final = Release(23, 2)
 """The first release whose device cgroups open the files of a GRES without a plugin of its own."""
@@ -56,19 +57,19 @@ def check_sharing(
     `nodes`: the nodes of the shared partition. `gres_conf`: the lines of the file beside slurm.conf. Either
     may be a text: the reason why it could not be read.
     """
-    findings = [_release(config.version), _gres_types(config, sharing.gres), _devices(config)]
+    findings = [_release(config.version), _gres_types(config, SPARE), _devices(config)]
     if isinstance(nodes, str):
         return [*findings, not_checked("sharing.nodes", nodes)]
-    types = _types(nodes, sharing.gres)
+    types = _types(nodes, SPARE)
     if types.fix or isinstance(gres_conf, str):
         why = gres_conf if isinstance(gres_conf, str) else "the types of the spare GRES are wrong on nodes"
-        fix = f"On each node `slurmd -G` shows the file and the flags of gpu and {sharing.gres}."
+        fix = f"On each node `slurmd -G` shows the file and the flags of gpu and {SPARE}."
         return [*findings, types, not_checked("sharing.files", why, fix)]
     return [
         *findings,
         types,
-        _files(nodes, gres_conf, sharing.gres),
-        _explicit(nodes, gres_conf, sharing.gres),
+        _files(nodes, gres_conf, SPARE),
+        _explicit(nodes, gres_conf, SPARE),
     ]
 
 
@@ -124,20 +125,19 @@ def check_spare_lua(answers: LuaAnswers, sharing: SharingSettings) -> list[Findi
     check, setting = "sharing.lua", f'elastic.config.shared_partition = "{sharing.partition}"'
     if answers.plain.refused:
         return [not_checked(check, f"Slurm takes no plain job from you either: {answers.plain.refused}")]
-    asked = {f"--gres={sharing.gres}:1": answers.spare, f"-p {sharing.partition}": answers.stranger}
+    asked = {f"--gres={SPARE}:1": answers.spare, f"-p {sharing.partition}": answers.stranger}
     passed = [option for option, tried in asked.items() if "flexo: " not in tried.refused]
     if passed:
         return [
             problem(
                 check,
                 f"job_submit.lua does not refuse `sbatch {passed[0]}`",
-                f"job_submit.lua beside slurm.conf, after the line with dofile: {setting}"
-                + (f' and elastic.config.spare_gres = "{sharing.gres}"' if sharing.gres != "spare" else "")
-                + "; slurm_job_submit returns elastic.job_submit(job_desc, part_list, submit_uid).",
+                f"job_submit.lua beside slurm.conf, after the line with dofile: {setting};"
+                " slurm_job_submit returns elastic.job_submit(job_desc, part_list, submit_uid).",
             )
         ]
     return [
-        ok(check, f"slurmctld refuses {sharing.gres} and {sharing.partition} to other jobs"),
+        ok(check, f"slurmctld refuses {SPARE} and {sharing.partition} to other jobs"),
         _hold(answers),
     ]
 
@@ -156,7 +156,7 @@ def _release(version: str) -> Finding:
 
 
 def _gres_types(config: SlurmConfig, gres: str) -> Finding:
-    check, wanted = "sharing.gres_types", ("gpu", gres)
+    check, wanted = "SPARE_types", ("gpu", gres)
     if set(wanted) <= set(config.gres_types):
         return ok(check, f"GresTypes has gpu and {gres}")
     return problem(
@@ -204,7 +204,7 @@ def _types(nodes: Sequence[Node], gres: str) -> Finding:
 
 def _wrong_types(node: Node, gres: str) -> str:
     found = [each for each in node.capacity.devices if each.name == gres]
-    indices = sorted(-1 if (index := index_of(each.type)) is None else index for each in found)
+    indices = sorted(-1 if (index := number_of(each)) is None else index for each in found)
     if not found:
         return f"no {gres}"
     if any(each.amount != 1 for each in found):
@@ -292,7 +292,7 @@ def _hold(answers: LuaAnswers) -> Finding:
 
 
 def _index(kind: str) -> int:
-    index = index_of(kind)
+    index = number_of(Devices(SPARE, kind))
     return 1 << 20 if index is None else index
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -18,9 +18,20 @@ from flexo.model.elastic import SatelliteState
 from flexo.model.loans import LoanState
 from flexo.model.nodes import Node
 from flexo.model.queue import JobState
+from flexo.model.sharing import GpuUse
+from flexo.sharing.pairs import Pair
 from flexo_protos.resources import Amount, total
 
-_JOB_STATES: Final = ("pending", "suspended", "no leader", "starting", "errand", "resizing", "training")
+_JOB_STATES: Final = (
+    "pending",
+    "suspended",
+    "no leader",
+    "starting",
+    "errand",
+    "paused",
+    "resizing",
+    "training",
+)
 
 
 class Watched(Protocol):
@@ -70,7 +81,7 @@ class Present(Collector):
         if last is not None and last[0]() is view:
             return last[1]
         loans = () if view.loans is None else _loans(view.loans)
-        families = (*_cluster(view), *_jobs(view), *loans)
+        families = (*_cluster(view), *_jobs(view), *_shared_gpus(view.pairs), *loans)
         self._last = weakref.ref(view), families
         return families
 
@@ -169,10 +180,40 @@ def _jobs(view: View) -> Iterator[Metric]:
     )
 
 
+def _shared_gpus(pairs: Sequence[Pair]) -> Iterator[Metric]:
+    """Three gauges for each GPU that two jobs may use, with the jobs as labels."""
+    gauges: tuple[tuple[str, str, Callable[[GpuUse], float]], ...] = (
+        ("utilization", "Part of the time in which its holder keeps a shared GPU busy.", _utilization),
+        ("slowdown", "How much longer the steps of a shared GPU's holder take; 0: no longer.", _slowdown),
+        ("guest_time", "Part of the time in which the opportunistic job works on a shared GPU.", _guest_time),
+    )
+    for name, text, value in gauges:
+        family = GaugeMetricFamily(f"flexo_shared_gpu_{name}", text, labels=("node", "gpu", "job", "guest"))
+        for pair in pairs:
+            guest = str(pair.guest.job_id) if pair.guest else ""
+            where = (pair.use.node, str(pair.use.gpu), str(pair.holder.job_id), guest)
+            family.add_metric(where, value(pair.use))
+        yield family
+
+
+def _utilization(use: GpuUse) -> float:
+    return use.utilization
+
+
+def _slowdown(use: GpuUse) -> float:
+    return use.slowdown
+
+
+def _guest_time(use: GpuUse) -> float:
+    return use.opportunistic_share
+
+
 def _job_state(shown: JobView) -> str:
     job = shown.job
     if job.suspended:
         return "suspended"
+    if job.paused:
+        return "paused"
     if not shown.attached:
         return "no leader"
     if job.pending_command:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
-from flexo_protos.resources import Resources
+from flexo.model.sharing import GpuUse
+from flexo_protos.resources import Devices, Resources
 
 
 class SatelliteState(enum.Enum):
@@ -34,11 +35,23 @@ class Grant:
     state: SatelliteState = SatelliteState.GRANTED
     satellite_job_id: int = 0
     """The satellite's `QueuedJob.job_id`; 0 before it is submitted."""
+    shared_gpus: tuple[Devices, ...] = ()
+    """The GPUs of its workers, if other jobs hold these GPUs (AntMan); empty: the satellite holds its own."""
+
+    def resources(self, worker: Resources) -> Resources:
+        """The resources of its satellite, where `worker` is the shape of one worker."""
+        return satellite_resources(worker, self.workers, self.shared_gpus)
 
     @property
     def moving(self) -> bool:
         """Whether the grant's satellite is starting or leaving: it does not train."""
         return self.state is not SatelliteState.TRAINING
+
+
+def satellite_resources(worker: Resources, workers: int, shared_gpus: tuple[Devices, ...]) -> Resources:
+    """The resources of a satellite of `workers` workers, which holds no GPUs if it has shared ones."""
+    own = worker * workers
+    return replace(own, gpus=0, gpu_type="", devices=(*own.devices, *shared_gpus)) if shared_gpus else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,10 @@ class LeaderReport:
     """The part of its training that is done, 0 to 1; 0: not known."""
     unit: int = 1
     """The number of workers that come and go together, on one node."""
+    gpu_uses: tuple[GpuUse, ...] = ()
+    """How the job's GPUs are used that another job may use as well. Nothing of it is verified."""
+    paused: bool = False
+    """Whether training stands still below the job's minimum."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
         """The leader's report on one satellite; None: it reports nothing about that satellite."""
@@ -148,6 +165,17 @@ class ElasticJob:
     unit: int = 1
     """The number of workers that come and go together, on one node: one replica of a model that is spread
     over them."""
+    opportunistic: bool = False
+    """Whether its base has no workers and no GPUs: all workers are in satellites (AntMan)."""
+    auto: bool = False
+    """Whether an opportunistic job is first tried with GPUs of its own."""
+    cohost: bool = False
+    """Whether its user lets opportunistic jobs use its GPUs as well."""
+    account: str = ""
+    gpu_uses: tuple[GpuUse, ...] = ()
+    """See `LeaderReport`."""
+    paused: bool = False
+    """Whether training stands still below the job's minimum."""
 
     @property
     def granted_workers(self) -> int:

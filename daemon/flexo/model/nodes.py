@@ -37,19 +37,6 @@ WANTED_EMPTY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class SpareGpu:
-    """A GPU that the cluster can open for one more job, beside the job that holds it."""
-
-    index: int
-    """The index of the GPU on its node, as in /dev/nvidia1."""
-    type_name: str
-    """The cluster's name for this one GPU, as in `--gres=spare:s1:1`."""
-    job_id: int | None = None
-    """The job that has it; None: no job, or the cluster does not tell which."""
-    in_use: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """A node at one instant."""
 
@@ -64,8 +51,6 @@ class Node:
     """The reasons in `unusable` as flexo distinguishes them; empty only if `unusable` is."""
     threads_per_core: int = 1
     """CPUs of one core. A cluster that allocates cores allocates these CPUs together."""
-    shareable: tuple[SpareGpu, ...] = ()
-    """The node's GPUs that two jobs can have at once, by index."""
 
     @property
     def soon_free(self) -> bool:

@@ -11,6 +11,7 @@ from flexo.model.measured import SlowGpu
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import JobKey, QueuedJob
 from flexo.model.training import NodeShare, Quota, TrainingJob
+from flexo_protos.resources import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Grow:
     workers: int
     partition: str
     why: str
+    shared_gpus: tuple[Devices, ...] = ()
+    """See `Grant`."""
 
 
 @dataclass(frozen=True, slots=True)

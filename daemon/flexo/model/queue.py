@@ -35,7 +35,7 @@ class ElasticRequest:
     batch: Range | None = None
     heterogeneous: bool = False
     opportunistic: bool = False
-    """Whether all its workers use GPUs that other jobs hold. Its base has no workers and no GPUs."""
+    """Whether its base has no workers and no GPUs: all its workers are in satellites (AntMan)."""
     auto: bool = False
     """Whether an opportunistic job tries idle GPUs first."""
     cohost: bool = False

@@ -116,3 +116,8 @@ class Policy(ABC):
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
         """All pending jobs, the first to start first; (): the cluster's own order is as good."""
         return ()
+
+    def opportunistic_order(self, jobs: Jobs) -> tuple[JobKey, ...]:
+        """The opportunistic jobs that run (`jobs.training`), in the order in which idle and shared GPUs serve
+        them. By default that of submission, as in AntMan."""
+        return tuple(job.key for job in jobs.training)

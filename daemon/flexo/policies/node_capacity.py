@@ -104,7 +104,7 @@ def _nothing_of(node: Node) -> Resources:
 
 
 def _put(room: NodeCapacity, grant: Grant, job: ElasticJob, satellite: QueuedJob | None) -> None:
-    amount = job.shape * grant.workers
+    amount = grant.resources(job.shape)
     started_at = grant.since_at
     if satellite is not None and satellite.nodes:
         amount = satellite.resources

@@ -20,15 +20,7 @@ from prometheus_client import CollectorRegistry
 import flexo
 from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.clusters import registry
-from flexo.clusters.base import (
-    ActionRefused,
-    Borrowed,
-    CallEnded,
-    Cluster,
-    ClusterUnreachable,
-    Shared,
-    Site,
-)
+from flexo.clusters.base import ActionRefused, Borrowed, CallEnded, Cluster, ClusterUnreachable, Site
 from flexo.config import Settings
 from flexo.controller import Controller
 from flexo.event_store.store import EventStore
@@ -178,9 +170,7 @@ def _connect(settings: Settings, call_ended: CallEnded, leadership: LeadershipGu
         borrowed = Borrowed(
             loaning.partition, loaning.edit_command, loaning.satellite_partition, static=loaning.static
         )
-    sharing = settings.sharing
-    shared = Shared(sharing.partition, sharing.gres) if sharing.enabled else None
-    site = Site(borrowed, call_ended, leadership.check, shared)
+    site = Site(borrowed, settings.sharing.partition, call_ended, leadership.check)
     return registry.connect(settings.cluster.kind, settings.of_cluster, site)
 
 

@@ -46,6 +46,8 @@ from flexo.service.pending_commands import (
 )
 from flexo.service.wire import MAX_PATH, one_line
 from flexo.service.workers import started_pool
+from flexo.sharing.hosts import gpus_of
+from flexo.sharing.pairs import Pair
 from flexo_protos.resources import rounded_up, to_message
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -442,7 +444,9 @@ def _nodes(view: View) -> admin_pb2.ListNodesReply:
 
 def _jobs(view: View) -> admin_pb2.ListJobsReply:
     reasons = _reasons(view)
-    return admin_pb2.ListJobsReply(jobs=[_job(each, reasons.get(each.job.key, ())) for each in view.jobs])
+    return admin_pb2.ListJobsReply(
+        jobs=[_job(each, reasons.get(each.job.key, ()), view.pairs) for each in view.jobs]
+    )
 
 
 def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
@@ -475,7 +479,7 @@ def _reasons(view: View) -> dict[JobKey, list[str]]:
     return found
 
 
-def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
+def _job(view: JobView, reasons: Sequence[str], pairs: Sequence[Pair]) -> admin_pb2.ElasticJob:
     job = view.job
     return admin_pb2.ElasticJob(
         job_id=job.key.job_id,
@@ -500,6 +504,7 @@ def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
                 state=grant.state.value,
                 slurm_job_id=grant.satellite_job_id,
                 since_at=grant.since_at,
+                shared_gpus=[gpu for _, gpu in gpus_of(grant)],
             )
             for grant in job.grants
         ],
@@ -511,4 +516,19 @@ def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
         left_by=view.left.source.value if view.left else "",
         reasons=reasons,
         suspended=job.suspended,
+        opportunistic=job.opportunistic,
+        paused=job.paused,
+        shared_gpus=[_shared_gpu(pair) for pair in pairs if job.key in (pair.holder, pair.guest)],
+    )
+
+
+def _shared_gpu(pair: Pair) -> admin_pb2.SharedGpuView:
+    return admin_pb2.SharedGpuView(
+        node=pair.use.node,
+        gpu=pair.use.gpu,
+        holder=pair.holder.job_id,
+        guest=pair.guest.job_id if pair.guest else 0,
+        utilization=pair.use.utilization,
+        slowdown=pair.use.slowdown,
+        opportunistic_share=pair.use.opportunistic_share,
     )

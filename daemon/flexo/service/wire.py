@@ -19,6 +19,7 @@ from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, Satel
 from flexo.model.measured import ScalingPoint, SlowGpuReport
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
+from flexo.model.sharing import GpuUse
 from flexo.service.leader_registry import UNFENCED, Fence
 from flexo.service.pending_commands import (
     CheckpointOrder,
@@ -179,6 +180,29 @@ def leader_report(
         unscalable_why=one_line(report.unscalable_why),
         progress=_part("progress", report.progress),
         unit=job.unit,
+        gpu_uses=_gpu_uses(report.gpu_uses, known_nodes),
+    )
+
+
+def _gpu_uses(uses: Collection[jobs_pb2.GpuUse], known_nodes: frozenset[str]) -> tuple[GpuUse, ...]:
+    if len(uses) > MAX_GPUS:
+        raise Malformed(f"{len(uses)} gpu_uses: at most {MAX_GPUS} are allowed")
+    for use in uses:
+        if use.node not in known_nodes:
+            said = one_line(use.node, 64)
+            raise Malformed(f"the cluster has no node '{said}', where a GPU is said to be used")
+    return tuple(
+        GpuUse(
+            node=use.node,
+            gpu=_at_most("gpu_uses.gpu", use.gpu, MAX_GPUS),
+            utilization=_part("gpu_uses.utilization", use.utilization),
+            memory_mib=_at_most("gpu_uses.memory_mib", use.memory_mib, MAX_MEMORY_MIB),
+            peak_mib=_at_most("gpu_uses.peak_mib", use.peak_mib, MAX_MEMORY_MIB),
+            slowdown=_amount("gpu_uses.slowdown", use.slowdown),
+            opportunistic_share=_part("gpu_uses.opportunistic_share", use.opportunistic_share),
+            steady=use.steady,
+        )
+        for use in uses
     )
 
 
@@ -271,6 +295,10 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
                     start_within_s=offer.start_within_s,
                     qos=offer.qos,
                     signature=offer.signature,
+                    shared_gpus=[
+                        jobs_pb2.Devices(name=each.name, type=each.type, count=1)
+                        for each in offer.shared_gpus
+                    ],
                 )
                 for offer in orders.grants
             ],

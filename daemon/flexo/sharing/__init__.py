@@ -1,1 +1,1 @@
-"""GPU sharing (AntMan): workers of opportunistic jobs on GPUs that other jobs hold."""
+"""GPU sharing: which GPUs two jobs may use, and which opportunistic jobs use them (AntMan)."""

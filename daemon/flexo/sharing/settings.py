@@ -18,10 +18,6 @@ class SharingSettings(Section):
         Allowed('the name of one partition, as in "shared", or "": no GPUs are shared'),
     ] = ""
     """The partition that satellites of opportunistic jobs are submitted to; empty: no GPUs are shared."""
-    gres: Annotated[
-        str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$"), Allowed('the name of one GRES, as in "spare"')
-    ] = "spare"
-    """The GRES that opens a GPU beside the job that holds it (gres.conf, `Name=spare`)."""
     accounts: Annotated[
         tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of Slurm accounts, as in ["teaching"]')
     ] = ()
@@ -29,7 +25,8 @@ class SharingSettings(Section):
     across_accounts: Annotated[bool, Allowed("true or false")] = False
     """Whether jobs of different accounts share a GPU. Otherwise both are of one account."""
     wait_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
-    """How long an opportunistic job with `auto` tries idle GPUs before it takes those of other jobs."""
+    """How long an opportunistic job with `auto` tries idle GPUs before it takes those of other jobs. An
+    opportunistic job below its minimum gives its satellites back after the same time."""
 
     @property
     def enabled(self) -> bool:

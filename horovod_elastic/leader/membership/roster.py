@@ -19,6 +19,9 @@ from horovod_elastic.phase import Phase
 
 WARM_UP_BOUND_S = 600.0
 """Longest time from a newcomer's start until it is ready."""
+LONG_LIFE_S = 1800.0
+"""After a life of this length, a worker's death has nothing to do with earlier ones in its slot. It is longer
+than WARM_UP_BOUND_S, because a newcomer that hangs would else be started again for ever."""
 EXIT_BOUND_S = 30.0
 """Longest time until a waiting worker that is told to leave has exited."""
 ENTER_BOUND_S = 30.0
@@ -91,6 +94,8 @@ class Worker:
     takes: int = -1
     """The rank that this process has or is to take over, in reproducible mode; -1: the mode is off."""
     deadline: float | None = None
+    added_at: float = 0.0
+    """When the worker was started; 0.0: by an earlier leader."""
 
     @property
     def state(self) -> WorkerState:
@@ -156,13 +161,22 @@ class Agent:
     life: Machine[AgentState, AgentEvent] = field(default_factory=lambda: Machine(AGENT, AgentState.SERVING))
     leaving: str = ""
     """Why the agent has to go; "" while it may stay."""
-    restarts: dict[int, int] = field(default_factory=dict)
-    """For each slot, the number of times that a worker that died was started again."""
+    deaths: dict[int, int] = field(default_factory=dict)
+    """For each slot, the number of workers that died there, one soon after the other."""
 
     @property
     def dismissed(self) -> bool:
         """Whether the agent is gone, or was told to go."""
         return self.life.state is AgentState.DISMISSED
+
+    def count_death(self, slot: int, lived_s: float) -> int:
+        """Count the death of a worker in the slot after `lived_s` seconds. Returns the number that counts.
+
+        After a long life, earlier deaths do not count: a job may run for weeks.
+        """
+        before = 0 if lived_s >= LONG_LIFE_S else self.deaths.get(slot, 0)
+        self.deaths[slot] = before + 1
+        return before + 1
 
     def has_to_go(self, why: str) -> None:
         """Note that the agent's node has to go. The first reason is kept."""
@@ -234,7 +248,7 @@ class Roster:
     def add(self, agent: Agent, slot: int, newcomer: bool, now: float, takes: int = -1) -> Worker:
         """Add a worker that is to be started."""
         self._serial += 1
-        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer, takes=takes)
+        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer, takes=takes, added_at=now)
         if newcomer:
             worker.deadline = now + WARM_UP_BOUND_S
         self.workers[worker.worker_id] = worker

@@ -11,7 +11,7 @@ from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
 from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers
 
 RESTARTS_PER_SLOT = 3
-"""Number of times that a worker that died is started again in its slot."""
+"""Number of times that a worker that died soon is started again in its slot."""
 KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
 """Exit codes of a process that SIGKILL or SIGTERM has ended."""
 ENDING = "the job is ending"
@@ -54,7 +54,7 @@ class Staff:
                     commands.append(worker.tell_to_leave(MOVED, now))
         for rank, slot in virtual.missing(self._roster):
             agent = self._roster.agents[slot.agent]
-            if agent.restarts.get(slot.number, 0) <= RESTARTS_PER_SLOT:
+            if agent.deaths.get(slot.number, 0) <= RESTARTS_PER_SLOT:
                 added = self._roster.add(agent, slot.number, self._job.founded, now, takes=rank)
                 commands.append(self._roster.start(added))
         return commands
@@ -67,26 +67,25 @@ class Staff:
         """Restart a unit that died in its slots, or give up a satellite whose workers keep dying."""
         agent = self._roster.agent_of(worker)
         if self._virtual is not None:
-            return self._count_restart(agent, worker.slot, now)
+            return self._count_death(agent, worker, now)
         if self._roster.unit_of(worker):
             return []  # others are about to end, or it was replaced before and its end is reported again
         first = worker.slot - worker.slot % self._roster.unit
-        used = agent.restarts.get(first, 0)
-        if used < RESTARTS_PER_SLOT:
-            agent.restarts[first] = used + 1
+        deaths = agent.count_death(first, now - worker.added_at)
+        if deaths <= RESTARTS_PER_SLOT:
             slots = range(first, first + self._roster.unit)
             added = [self._add(agent, slot, now) for slot in slots]
             return [self._roster.start(each) for each in added]
         if agent.base:
             return []
-        return self.send_away(agent, f"its workers died {used + 1} times", now)
+        return self.send_away(agent, f"its workers died {deaths} times", now)
 
-    def _count_restart(self, agent: Agent, slot: int, now: float) -> list[Command]:
+    def _count_death(self, agent: Agent, worker: Worker, now: float) -> list[Command]:
         """Note that a virtual worker's process has died; `fill_virtual` starts it again, a few times."""
-        agent.restarts[slot] = used = agent.restarts.get(slot, 0) + 1
-        if used <= RESTARTS_PER_SLOT or agent.base:
+        deaths = agent.count_death(worker.slot, now - worker.added_at)
+        if deaths <= RESTARTS_PER_SLOT or agent.base:
             return []
-        return self.send_away(agent, f"its workers died {used} times", now)
+        return self.send_away(agent, f"its workers died {deaths} times", now)
 
     def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         """Handle the end of a worker: the script ends, its generation breaks, or the worker is replaced."""

@@ -111,7 +111,7 @@ class SlurmJobControl:
     def submit(self, grant: GrantedWorkers) -> str:
         """Submit the satellite of a grant; return its Slurm job id. Raises Refused."""
         base, output = self._plan.base, self._plan.output or "/dev/null"
-        shape, gres = base.shape, self._gres(grant.workers)
+        shape, gres = base.shape, self._gres(grant)
         tag = (
             f"flexo-satellite base={base.job_id} restart={base.restart_count} "
             f"grant={grant.grant_id} workers={grant.workers}"
@@ -128,7 +128,10 @@ class SlurmJobControl:
             f"--comment={tag}",
             *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
-        step = [*self.step(grant.workers), *self.agent_command(grant.workers, "--grant", grant.grant_id)]
+        step = [
+            *self.step(0 if grant.shared_gpus else grant.workers),
+            *self.agent_command(grant.workers, "--grant", grant.grant_id, *_sharing(grant)),
+        ]
         batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *step])
         # The shell ignores the signal until the batch script handles it: the signal would end the shell.
         script = f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n"
@@ -248,10 +251,10 @@ class SlurmJobControl:
         kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 
-    def _gres(self, workers: int) -> str:
-        """GPUs and other devices of `workers` workers on a node, for --gres; "" if they have none."""
-        gpus = self._gpus(workers)
-        others = (self._plan.base.shape * workers).devices
+    def _gres(self, grant: GrantedWorkers) -> str:
+        """GPUs and other devices of a satellite, for --gres; "" if it has none."""
+        gpus = "" if grant.shared_gpus else self._gpus(grant.workers)
+        others = (*(self._plan.base.shape * grant.workers).devices, *grant.shared_gpus)
         words = (":".join(filter(None, (each.name, each.type, str(each.amount)))) for each in others)
         return ",".join([*([f"gpu:{gpus}"] if gpus else []), *words])
 
@@ -273,6 +276,12 @@ class SlurmJobControl:
         if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise Refused(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
         return done.stdout
+
+
+def _sharing(grant: GrantedWorkers) -> list[str]:
+    """The option by which the agent knows the GPUs that its workers share, by their numbers on the node."""
+    numbers = [each.type.removeprefix("s") for each in grant.shared_gpus]
+    return ["--shared-gpus", ",".join(numbers)] if numbers else []
 
 
 @contextmanager

@@ -117,4 +117,4 @@ def test_an_exclusive_neighbour_does_not_take_the_spare_gpus_from_23_02_on(
     neighbour, out = tries(quiet, "--exclusive", "-n1", *gpus)
     wait(out.exists, "the job has tried")
     assert field(quiet, neighbour, "NumCPUs") == "8"
-    assert [in_use for _, _, _, in_use in spare_gpus(quiet)] == [not SHARES, not SHARES]
+    assert spare_gpus(quiet) == {0: not SHARES, 1: not SHARES}

@@ -22,6 +22,7 @@ from horovod_elastic.leader.membership.membership import ARRIVAL_BOUND_S
 from horovod_elastic.leader.membership.roster import (
     EXIT_BOUND_S,
     LEAVE_BOUND_S,
+    LONG_LIFE_S,
     WARM_UP_BOUND_S,
     WorkerStatus,
 )
@@ -298,6 +299,20 @@ def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -
     world.flush()
     assert "w2" in world.told_to_leave
     assert "s1" in world.dismissed
+    assert world.end is None
+
+
+def test_deaths_long_after_each_other_do_not_use_up_a_slot_of_the_base() -> None:
+    world = training_world({"b1": 2})
+    for _ in range(2 * RESTARTS_PER_SLOT):
+        world.now += LONG_LIFE_S
+        victim = next(w for w in world.of("b1") if w != "w1")
+        world.exit(victim, -9)
+        world.flush()
+        (replacement,) = [w for w in world.of("b1") if w != "w1"]
+        assert replacement != victim
+        world.ready(replacement)
+        world.commit()
     assert world.end is None
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from flexod_told import LENDING, Told
 
+from flexo.control.views import JobView
 from flexo.events import KINDS
+from flexo.model.elastic import ElasticJob
+from flexo.model.queue import JobKey, Principal
+from flexo.model.ranges import Range
+from flexo.model.sharing import GpuUse
+from flexo_protos.resources import Resources
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -22,7 +28,10 @@ WIDTH = 24
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    made = Told(loans=LENDING)
+    shares = ElasticJob(
+        *(JobKey(1), "ada", Range(1, 1), Resources(1, 1), ("n1",), 1), gpu_uses=(GpuUse("n1", 0, 0.5),)
+    )
+    made = Told(loans=LENDING, jobs=(JobView(shares, Principal("1000"), True, 0),))
     made.counters.command_ended("squeue", "done", 0.1)
     return made
 

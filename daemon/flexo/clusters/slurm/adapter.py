@@ -22,13 +22,13 @@ from flexo.clusters.base import (
 from flexo.clusters.slurm.borrowed import let_have
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.ends import read_ends
+from flexo.clusters.slurm.held_gpus import held_gpus
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import BAND, set_priorities
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.shares import read_shares
-from flexo.clusters.slurm.spare_gpus import with_spare_gpus
 from flexo.model.nodes import Node, NodeCondition, Partition
 from flexo.model.queue import JobKey, QueuedJob
 
@@ -54,7 +54,7 @@ class SlurmCluster:
         """
         self._settings = SlurmSettings() if settings is None else settings
         site = Site() if site is None else site
-        self._borrowed, self._shared = site.borrowed, site.shared
+        self._borrowed = site.borrowed
         self._commands = SlurmCommands(
             self._settings.conf, self._settings.timeout_s, site.call_ended, site.may_act
         )
@@ -83,8 +83,6 @@ class SlurmCluster:
         jobs, nodes = self._reader.look()
         jobs = self._jobs = with_earlier_records(jobs, self._jobs)
         partitions = self._partitions_of(nodes)
-        if self._shared is not None:
-            nodes = with_spare_gpus(nodes, jobs, self._shared.gres)
         read_cost_s = time.monotonic() - started
         return ClusterState(
             at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
@@ -110,6 +108,14 @@ class SlurmCluster:
     def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
         """The ends of the jobs in `keys`, as far as slurmctld or accounting knows them."""
         return read_ends(self._commands, keys)
+
+    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
+        """The GPUs that a running job holds, as slurmctld records them (GRES=gpu:2(IDX:0-1))."""
+        return held_gpus(self._commands.read("scontrol", "--details", "show", "job", "--oneliner", job))
+
+    def release(self, job: str) -> None:
+        """Release a job that the plugin has held (job_submit_elastic.lua). It keeps its place by its age."""
+        self._commands.act("scontrol", "release", job)
 
     def lend(self, nodes: frozenset[str]) -> None:
         """Edit the borrowed partition. A reconfigure or restart of slurmctld forgets the edit."""
@@ -152,8 +158,7 @@ class SlurmCluster:
 def satellite_partitions(settings: SlurmSettings, site: Site) -> frozenset[str]:
     """The partitions to which satellites are submitted. A tag in a job's comment counts only there."""
     lent = site.borrowed.partitions if site.borrowed is not None else ()
-    shared = () if site.shared is None else (site.shared.partition,)
-    return frozenset({settings.satellite_partition, *lent, *shared})
+    return frozenset({settings.satellite_partition, *lent, site.shared_partition}) - {""}
 
 
 def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) -> tuple[Node, ...]:

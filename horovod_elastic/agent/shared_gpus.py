@@ -1,0 +1,73 @@
+"""Starts workers on GPUs that two jobs use: as the guarantee job that lets others in, or as the second job.
+
+The node's coordinator (horovod_elastic.sharing) calls the GPU with the number N `gpuN`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod_elastic.leader.gpu_uses import lets_others_in
+from horovod_elastic.sharing import environment as sharing
+from horovod_elastic.sharing.environment import Role, Sharing
+
+_DEVICES = Path("/dev")
+
+
+def coordinators_name(gpu: int) -> str:
+    """The coordinator's name of the GPU with this number on the node."""
+    return f"gpu{gpu}"
+
+
+def of_guarantee(present: Mapping[str, str], gpus: Sequence[int], job_id: str) -> dict[str, str]:
+    """The variables to add for a worker that has all of these GPUs. None are added if it lets nobody in.
+
+    A worker without exactly one GPU is not shared: what leaks on one GPU holds up the others.
+    """
+    if not lets_others_in(present) or len(gpus) != 1:
+        return {}
+    return _variables(Role.GUARANTEE, gpus[0], job_id, present)
+
+
+def of_opportunistic(
+    present: Mapping[str, str], gpu: int, granted: Sequence[int], job_id: str
+) -> dict[str, str]:
+    """The variables to add for a worker on a GPU that another job holds. `granted`: all of the satellite."""
+    added = _variables(Role.OPPORTUNISTIC, gpu, job_id, present)
+    return {**added, "CUDA_VISIBLE_DEVICES": str(visible_number(gpu, granted))}
+
+
+def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
+    """`command` under a supervisor, which stops it where it does not stop at a closed gate."""
+    options = (Role.OPPORTUNISTIC.value, "--gpu", coordinators_name(gpu), "--job", job_id)
+    return [sys.executable, "-m", "horovod_elastic", "share", *options, "--", *command]
+
+
+def _variables(role: Role, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
+    folder = sharing.folder_of(present)
+    return sharing.for_process(Sharing(role, coordinators_name(gpu), folder, job_id), present)
+
+
+def visible_number(gpu: int, granted: Sequence[int], devices: Path = _DEVICES) -> int:
+    """CUDA's number of the GPU: the node's own, or its place among `granted` where no other can be opened.
+
+    Slurm's ConstrainDevices lets a job open the granted devices only. CUDA then counts those alone.
+    """
+    mine = {f"nvidia{number}" for number in granted}
+    others = [path for path in devices.glob("nvidia[0-9]*") if path.name not in mine]
+    if others and all(_is_closed(path) for path in others):
+        return sorted(granted).index(gpu)
+    return gpu
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether the device's cgroup forbids to open it."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False

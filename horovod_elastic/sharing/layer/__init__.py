@@ -1,0 +1,1 @@
+"""The part of GPU sharing that runs inside a training process."""

@@ -1,0 +1,189 @@
+"""Runs an opportunistic job, and stops it where it does not stop itself: at a gate that it does not
+reach.
+
+A job that uses the GPU and passes no hook for STOP_S while its gate is closed gets SIGSTOP, with all its
+processes. It gets SIGCONT when the gate opens. After END_S more with a closed gate it is killed, because
+a kernel that hangs goes on in a stopped process. If the supervisor dies, the kernel kills the command
+(prctl(2), PR_SET_PDEATHSIG), and the layer kills every other process of the job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod_elastic.sharing import introduction
+from horovod_elastic.sharing.environment import SUPERVISOR
+from horovod_elastic.sharing.introduction import BadMessage
+from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, NoPage, OpportunisticPage, Page
+from horovod_elastic.sharing.watchdog import is_stale
+
+STOP_S, END_S = 2.0, 60.0
+LOOK_S = 0.1
+KILL_AFTER_S = 5.0
+"""From SIGTERM to SIGKILL when somebody ends the supervisor."""
+ENDED = 75
+"""The exit code if the job was ended because it reached no gate (sysexits(3), EX_TEMPFAIL)."""
+MINE, ORDER, MET, LOST, ALONE = b"page", b"order", b"met", b"lost", b"alone"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Watched:
+    """One process of the job, by the pages that its layer has passed on. `closed_s`: without a pass."""
+
+    page: OpportunisticPage
+    order: GatePage | None = None
+    guarantee: GuaranteePage | None = None
+    closed_s: float = 0.0
+    passes: int = -1
+
+    def look(self, elapsed_s: float) -> None:
+        """Look after `elapsed_s` seconds: how long it has worked at a closed gate now."""
+        passes = self.page.passes
+        if not self.page.started or self.page.waiting or passes != self.passes:
+            self.closed_s = 0.0
+        elif self.is_closed():
+            self.closed_s += elapsed_s
+        self.passes = passes
+
+    def is_closed(self) -> bool:
+        """Whether the process may not work now."""
+        order = self.order
+        if order is None or is_stale(order.page) or order.state is GateState.CLOSED:
+            return True
+        if order.state is GateState.OPEN:
+            return False
+        return self.guarantee is None or is_stale(self.guarantee.page) or self.guarantee.in_flight
+
+
+class Supervisor:
+    """The parent of one opportunistic job."""
+
+    def __init__(self, stop_s: float = STOP_S, end_s: float = END_S) -> None:
+        self._stop_s, self._end_s = stop_s, end_s
+        self._watched: dict[socket.socket, Watched | None] = {}
+        self._stopped = False
+        self._ended = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kill_at: float | None = None
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run `command` to its end; its exit code, or ENDED. Raises OSError if it cannot be started."""
+        folder = Path(tempfile.mkdtemp(prefix="flexo-share-"))
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(str(folder / "supervisor"))
+                listener.listen(16)
+                added = {**environment, SUPERVISOR: str(folder / "supervisor")}
+                self._process = subprocess.Popen(
+                    list(command), env=added, process_group=0, preexec_fn=_die_with(os.getpid())
+                )
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    if signal.getsignal(number) is not signal.SIG_IGN:  # else the job is to go on, too
+                        signal.signal(number, self._pass_on)
+                code = self._watch(listener)
+        finally:
+            self._signal(signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
+        return ENDED if self._ended else 128 - code if code < 0 else code
+
+    def _watch(self, listener: socket.socket) -> int:
+        assert self._process is not None
+        last = time.monotonic()
+        while (code := self._process.poll()) is None:
+            ready, _, _ = select.select([listener, *self._watched], [], [], LOOK_S)
+            for each in ready:
+                self._answer(listener) if each is listener else self._hear(each)
+            now = time.monotonic()
+            self._judge(now - last)
+            last = now
+            if self._kill_at is not None and now > self._kill_at:
+                self._signal(signal.SIGKILL)
+        return code
+
+    def _judge(self, elapsed_s: float) -> None:
+        closed_s = 0.0
+        open_for_all = True
+        for watched in filter(None, self._watched.values()):
+            watched.look(elapsed_s)
+            closed_s = max(closed_s, watched.closed_s)
+            open_for_all = open_for_all and not (watched.closed_s and watched.is_closed())
+        if closed_s > self._stop_s + self._end_s:
+            self._ended = True
+            _say(f"the job reached no gate for {closed_s:.0f} s while its gate was closed, so it ends")
+            self._signal(signal.SIGKILL)
+        elif closed_s > self._stop_s and not open_for_all and not self._stopped:
+            self._stopped = True
+            _say(
+                f"the job has reached no gate for {closed_s:.0f} s while its gate is closed, so it is stopped"
+            )
+            self._signal(signal.SIGSTOP)
+        elif self._stopped and open_for_all:
+            self._stopped = False
+            self._signal(signal.SIGCONT)
+
+    def _answer(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        self._watched[connection] = None
+
+    def _hear(self, connection: socket.socket) -> None:
+        """What a process's layer passes on. A process that is gone is watched no longer."""
+        try:
+            packet, descriptors = introduction.receive(connection)
+            pages = [Page.of(each) for each in descriptors]
+        except (OSError, BadMessage, NoPage):
+            packet, pages = b"", []
+        watched = self._watched[connection]
+        if packet == MINE and pages and watched is None:
+            self._watched[connection] = Watched(OpportunisticPage(pages[0]))
+        elif not packet or watched is None:
+            del self._watched[connection]
+            connection.close()
+        elif packet == ORDER and pages:
+            watched.order = GatePage(pages[0])
+        elif packet == MET and pages:
+            watched.guarantee = GuaranteePage(pages[0])
+        elif packet == LOST:
+            watched.order = None
+        elif packet == ALONE:
+            watched.guarantee = None
+
+    def _pass_on(self, number: int, _: object) -> None:
+        self._signal(signal.SIGCONT)
+        self._signal(signal.Signals(number))
+        self._kill_at = time.monotonic() + KILL_AFTER_S
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What a child runs before its program: it dies with its parent, which may be gone already."""
+    libc = ctypes.CDLL(None)
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"flexo: {text}\n")
+    sys.stderr.flush()
