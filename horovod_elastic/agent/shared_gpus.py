@@ -55,7 +55,7 @@ def _variables(role: Role, gpu: int, job_id: str, present: Mapping[str, str]) ->
 def visible_number(gpu: int, granted: Sequence[int], devices: Path = _DEVICES) -> int:
     """CUDA's number of the GPU: the node's own, or its place among `granted` where no other can be opened.
 
-    Slurm's ConstrainDevices lets a job open the granted devices only. CUDA then counts those alone.
+    A cluster that constrains devices lets a job open the granted ones only. CUDA then counts those alone.
     """
     mine = {f"nvidia{number}" for number in granted}
     others = [path for path in devices.glob("nvidia[0-9]*") if path.name not in mine]
