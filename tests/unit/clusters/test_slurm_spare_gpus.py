@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from captured_outputs import captured, sharing_jobs_of
+from flexo.clusters.slurm.spare_gpus import index_of, with_spare_gpus
 
 from flexo.clusters.slurm.parse_nodes import parse_nodes
-from flexo.clusters.slurm.spare_gpus import index_of, with_spare_gpus
 from flexo.model.nodes import Node, SpareGpu
 from flexo.model.queue import JobState, QueuedJob, WaitReason
 from flexo.model.ranges import Range
