@@ -34,7 +34,7 @@ OUTSIDE = [
 
 @pytest.fixture(scope="module")
 def reached() -> set[Row]:
-    """The rows that the examples of test_membership.py, test_membership_pauses.py and test_takeover.py go through."""
+    """The rows that the examples of these modules of tests go through."""
     found: set[Row] = set()
     after = Table.after
 

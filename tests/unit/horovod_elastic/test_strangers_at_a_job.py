@@ -33,8 +33,8 @@ from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
 from horovod_elastic.agent import supervisor
 from horovod_elastic.agent.leader_link import LeaderLink
-from horovod_elastic.agent.local_service import LocalService
-from horovod_elastic.agent.parked_link import ParkedLink, WorkerOutbox
+from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
+from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.proofs import callers_proof, servers_proof
