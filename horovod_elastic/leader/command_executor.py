@@ -182,7 +182,7 @@ class CommandExecutor:
         self._call(go)
         self._accounting.go(0)
         self._close_before(go.generation)
-        say(f"training pauses after {_count(go.commits, 'batch', 'batches')}: too few workers are left")
+        say("training pauses, because too few workers are left; the base keeps the state")
 
     def _call(self, go: Go) -> None:
         for call in go.calls:

@@ -217,6 +217,12 @@ class Session:
                 self._part.phase = Phase.TRAINING
         self._stand()
 
+    def keeps_size(self, why: str) -> None:
+        """Note that this script can never be resized. `why` names what stands in the way, and where."""
+        self.fixed_why = why
+        if self.rank == 0:
+            say(f"this job keeps its size: {why}")
+
     def begins(self, commits: int, *, saved: bool = True) -> None:
         """Note that the state is synchronised, and that training goes on from its `commits` mini-batches.
 

@@ -114,3 +114,32 @@ def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_kil
         assert job.wait() == 0, job.output()
         check(job, undisturbed)
         assert job.output().count(PAUSES) == 1
+
+
+def test_a_horovod_script_pauses_and_goes_back(tmp_path: Path) -> None:
+    """First its workers leave in order, and then they are killed at once."""
+    script, how = HERE / "scripts" / "elastic_data.py", ("--samples", "400", "--epochs", "2")
+    with local_job(tmp_path / "job", script, *how, minimum=2, FLEXO_PARK_INTERVAL_S="0.3") as job:
+        start(job, "n1", "n2")
+        job.wait_until("steps", lambda: job.events("commit"))
+        job.send_away("n1")
+        wait_for_pause(job)
+        entered = len(job.events("enter"))
+        start(job, "n3")
+        job.wait_until("other workers", lambda: len(job.events("enter")) > entered + 1)
+        time.sleep(0.7)
+        kill(job, "n2", "n3")
+        start(job, "n4", "n5")
+        assert job.wait() == 0, job.output()
+        assert job.output().count(PAUSES) == 2
+        check_samples(job, samples=400, epochs=2)
+
+
+def check_samples(job: LocalJob, samples: int, epochs: int) -> None:
+    """Each sample was used once an epoch. Of a step that was taken twice, the last time counts."""
+    took = job.events("took")
+    last = {each["step"]: each["generation"] for each in took}
+    assert sorted(last) == list(range(1, len(last) + 1))
+    for epoch in range(epochs):
+        its = [each for each in took if each["epoch"] == epoch and each["generation"] == last[each["step"]]]
+        assert Counter(number for each in its for number in each["samples"]) == Counter(range(samples))

@@ -230,9 +230,7 @@ class TrainingLoop:
             sys.exit(1)
         if self._stage is Stage.BEGINNING:
             self._stage = Stage.RIGID
-            self._session.fixed_why = why
-            if self.group.rank() == 0:
-                say(f"this job keeps its size: {why}")
+            self._session.keeps_size(why)
 
     def count_steps(self, what: str, placeholder: Callable[[], Any] | None = None) -> None:
         """Note that the script counts its batches itself. `what`: the framework that does so.
