@@ -11,6 +11,8 @@ from horovod_elastic.platforms.base import Allocation, NotInAJob
 from horovod_elastic.platforms.slurm import commands
 
 JOB_ID = "SLURM_JOB_ID"
+RANGE, OPPORTUNISTIC = "FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC"
+"""Variables of the batch script: the range of an elastic job, or that of an opportunistic one."""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
@@ -35,14 +37,14 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         )
     names = node_names(environment["SLURM_JOB_NODELIST"])
     tasks = _tasks_per_node(environment, len(names))
+    if text := environment.get(OPPORTUNISTIC, ""):
+        return _opportunistic(environment, names, tasks, text)
     nodes = tuple(BaseNode(name, count) for name, count in zip(names, tasks, strict=True))
     total = sum(tasks)
     minimum = maximum = total
-    if text := environment.get("FLEXO_ELASTIC", ""):
-        match = _RANGE.fullmatch(text)
-        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
-            raise NotInAJob(f"FLEXO_ELASTIC is '{text}', which is no range MIN-MAX such as 2-8")
-        minimum, maximum = int(match[1]), max(int(match[2]), total)
+    if text := environment.get(RANGE, ""):
+        minimum, maximum = _range(RANGE, text, text)
+        maximum = max(maximum, total)
     return BaseJob(
         job_id=environment[JOB_ID],
         restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
@@ -57,6 +59,46 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
     )
 
 
+def _range(variable: str, text: str, sizes: str) -> tuple[int, int]:
+    """MIN and MAX in `sizes`, a part of the variable's `text`. Raises NotInAJob."""
+    match = _RANGE.fullmatch(sizes)
+    if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+        raise NotInAJob(f"{variable} is '{text}', which is no range MIN-MAX such as 2-8")
+    return int(match[1]), int(match[2])
+
+
+def _opportunistic(environment: Mapping[str, str], names: list[str], tasks: list[int], text: str) -> BaseJob:
+    """The base of an opportunistic job: one node, CPUs only, and no workers. Raises NotInAJob.
+
+    A worker, in a satellite, has one GPU, and the CPUs and the memory of a task of the base.
+    """
+    if environment.get(RANGE):
+        raise NotInAJob(
+            f"{RANGE} is '{environment[RANGE]}' and {OPPORTUNISTIC} is '{text}': a job has one of them."
+            " Submit it with --elastic or with --elastic-opportunistic"
+        )
+    if len(names) > 1:
+        raise NotInAJob(f"the base of an opportunistic job has one node, and this one {len(names)}: use -N 1")
+    sizes, comma, auto = text.partition(",")
+    if comma and auto != "auto":
+        raise NotInAJob(f"{OPPORTUNISTIC} is '{text}': allowed are MIN-MAX and MIN-MAX,auto")
+    minimum, maximum = _range(OPPORTUNISTIC, text, sizes)
+    shape = _shape(environment, tasks)
+    return BaseJob(
+        job_id=environment[JOB_ID],
+        restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        nodes=(BaseNode(names[0], 0),),
+        shape=Resources(1, shape.cpus, shape.memory_mib, ""),
+        minimum=minimum,
+        maximum=maximum,
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+        batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
+        declared=True,
+        heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
+        opportunistic=True,
+    )
+
+
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also for a job that used --comment instead.
 
@@ -64,7 +106,7 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     comment and written its content into AdminComment.
     """
     job_id = environment.get(JOB_ID, "")
-    if "FLEXO_ELASTIC" in environment or not job_id:
+    if RANGE in environment or OPPORTUNISTIC in environment or not job_id:
         return environment
     shown = commands.ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
     match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
