@@ -537,10 +537,10 @@ class Agent:
         command, job_id = self._options.command, self._plan.base.job_id
         if shared := self._options.shared_gpus:
             gpu = shared[order.slot % len(shared)]
-            environment.update(shared_gpus.of_opportunistic(environment, gpu, shared, job_id))
+            environment.update(shared_gpus.of_opportunistic(environment, self._node, gpu, shared, job_id))
             return shared_gpus.supervised(command, gpu, job_id)
         if self._options.base:
-            environment.update(shared_gpus.of_guarantee(environment, self._gpus, job_id))
+            environment.update(shared_gpus.of_guarantee(environment, self._node, self._gpus, job_id))
         return command
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
