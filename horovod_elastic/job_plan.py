@@ -66,6 +66,8 @@ class BaseJob:
     """Number of workers that come and go together (flexo run --elastic-unit)."""
     opportunistic: bool = False
     """Whether the base has no workers, and all of them are in satellites (--elastic-opportunistic)."""
+    cohost: bool = False
+    """Whether the job lets opportunistic jobs use its GPUs (--elastic-cohost)."""
 
     @property
     def elastic(self) -> bool:
@@ -115,8 +117,9 @@ class JobPlan:
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
         if self.base.unit == 1:  # older releases know no units
             del fields["base"]["unit"]
-        if not self.base.opportunistic:  # nor opportunistic jobs
-            del fields["base"]["opportunistic"]
+        for word in ("opportunistic", "cohost"):  # nor shared GPUs
+            if not fields["base"][word]:
+                del fields["base"][word]
         return json.dumps(fields, separators=(",", ":"))
 
 

@@ -539,7 +539,7 @@ class Agent:
             gpu = shared[order.slot % len(shared)]
             environment.update(shared_gpus.of_opportunistic(environment, self._node, gpu, shared, job_id))
             return shared_gpus.supervised(command, gpu, job_id)
-        if self._options.base:
+        if self._options.base and self._plan.base.cohost:
             environment.update(shared_gpus.of_guarantee(environment, self._node, self._gpus, job_id))
         return command
 

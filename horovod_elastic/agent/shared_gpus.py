@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod_elastic.leader.gpu_uses import folder_on, lets_others_in
+from horovod_elastic.leader.gpu_uses import folder_on
 from horovod_elastic.sharing import environment as sharing
 from horovod_elastic.sharing.environment import Role, Sharing
 
@@ -24,11 +24,11 @@ def coordinators_name(gpu: int) -> str:
 
 
 def of_guarantee(present: Mapping[str, str], node: str, gpus: Sequence[int], job_id: str) -> dict[str, str]:
-    """The variables to add for a worker that has all of these GPUs. None are added if it lets nobody in.
+    """The variables to add for a worker that has all of these GPUs, and lets others use them.
 
     A worker without exactly one GPU is not shared: what leaks on one GPU holds up the others.
     """
-    if not lets_others_in(present) or len(gpus) != 1:
+    if len(gpus) != 1:
         return {}
     return _variables(Role.GUARANTEE, node, gpus[0], job_id, present)
 

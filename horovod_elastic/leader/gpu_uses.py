@@ -18,13 +18,6 @@ from horovod_elastic.sharing.environment import folder_of
 OLD_S = 10.0
 """An older status is not reported: its coordinator runs no more."""
 _MIB = 1 << 20
-_COHOST = "FLEXO_ELASTIC_COHOST"
-"""Environment variable: `1` if the job was submitted with --elastic-cohost."""
-
-
-def lets_others_in(environment: Mapping[str, str]) -> bool:
-    """Whether the job of this process lets opportunistic jobs use its GPU."""
-    return environment.get(_COHOST) == "1"
 
 
 def folder_on(node: str, environment: Mapping[str, str]) -> Path:

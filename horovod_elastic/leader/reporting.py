@@ -11,7 +11,7 @@ from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.daemon_link import DaemonLink
-from horovod_elastic.leader.gpu_uses import gpu_uses, lets_others_in
+from horovod_elastic.leader.gpu_uses import gpu_uses
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.satellite_manager import SatelliteManager
@@ -123,7 +123,7 @@ class Reporter:
     def _gpu_uses(self) -> list[jobs_pb2.GpuUse]:
         """How the job's GPU is used, if the job lets another one in."""
         base = self._plan.base
-        shares = lets_others_in(os.environ) and base.workers == 1
+        shares = base.cohost and base.workers == 1
         return gpu_uses(base.nodes[0].host, base.job_id, os.environ) if shares else []
 
 

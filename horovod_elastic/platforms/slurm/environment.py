@@ -11,8 +11,9 @@ from horovod_elastic.platforms.base import Allocation, NotInAJob
 from horovod_elastic.platforms.slurm import commands
 
 JOB_ID = "SLURM_JOB_ID"
-RANGE, OPPORTUNISTIC = "FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC"
-"""Variables of the batch script: the range of an elastic job, or that of an opportunistic one."""
+RANGE, OPPORTUNISTIC, COHOST = "FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC", "FLEXO_ELASTIC_COHOST"
+"""Variables of the batch script: the range of an elastic job, that of an opportunistic one, and whether the
+job shares its GPUs."""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
@@ -56,6 +57,7 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
         declared=bool(text),
         heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
+        cohost=environment.get(COHOST, "") == "1",
     )
 
 
@@ -100,7 +102,7 @@ def _opportunistic(environment: Mapping[str, str], names: list[str], tasks: list
 
 
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also for a job that used --comment instead.
+    """`environment` with the variables of all options, also for a job that used --comment instead.
 
     Slurm does not set the variables for such a job. The controller's side of the plugin has checked the
     comment and written its content into AdminComment.
@@ -113,9 +115,14 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     if match is None:
         return environment
     batch = re.search(r";batch=(\d+-\d+)", match[2])
+    opportunistic = re.search(r";opportunistic(=auto)?", match[2])
+    size = {RANGE: match[1]}
+    if opportunistic:
+        size = {OPPORTUNISTIC: match[1] + (",auto" if opportunistic[1] else "")}
     return {
         **environment,
-        "FLEXO_ELASTIC": match[1],
+        **size,
+        COHOST: "1" if ";cohost" in match[2] else "",
         "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
         "FLEXO_ELASTIC_HETEROGENEOUS": "1" if ";heterogeneous" in match[2] else "",
     }
