@@ -1,10 +1,11 @@
 """Runs an opportunistic job, and stops it where it does not stop itself: at a gate that it does not
 reach.
 
-A job that uses the GPU and passes no hook for STOP_S while its gate is closed gets SIGSTOP, with all its
-processes. It gets SIGCONT when the gate opens. After END_S more with a closed gate it is killed, because
-a kernel that hangs goes on in a stopped process. If the supervisor dies, the kernel kills the command
-(prctl(2), PR_SET_PDEATHSIG), and the layer kills every other process of the job.
+A job that uses the GPU, and works for STOP_S without passing a hook while its gate is closed, gets SIGSTOP
+with all its processes. It gets SIGCONT when the gate opens. After END_S more with a closed gate it is killed,
+because a kernel that hangs goes on in a stopped process. CPU time tells work from waiting: a worker that
+waits for others in a collective is at no gate either, and costs nobody anything. If the supervisor dies, the
+kernel kills the command (prctl(2), PR_SET_PDEATHSIG), and the layer kills every other process of the job.
 """
 
 from __future__ import annotations
@@ -42,22 +43,27 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Watched:
-    """One process of the job, by the pages that its layer has passed on. `closed_s`: without a pass."""
+    """One process of the job, by the pages that its layer has passed on.
+
+    `closed_s`: the seconds that it has worked at a closed gate without a pass, or been stopped for that.
+    """
 
     page: OpportunisticPage
+    pid: int = 0
     order: GatePage | None = None
     guarantee: GuaranteePage | None = None
     closed_s: float = 0.0
     passes: int = -1
+    cpu_s: float = 0.0
 
-    def look(self, elapsed_s: float) -> None:
+    def look(self, elapsed_s: float, *, stopped: bool) -> None:
         """Look after `elapsed_s` seconds: how long it has worked at a closed gate now."""
-        passes = self.page.passes
+        passes, cpu_s = self.page.passes, _cpu_s(self.pid)
         if not self.page.started or self.page.waiting or passes != self.passes:
             self.closed_s = 0.0
         elif self.is_closed():
-            self.closed_s += elapsed_s
-        self.passes = passes
+            self.closed_s += elapsed_s if stopped else min(elapsed_s, max(0.0, cpu_s - self.cpu_s))
+        self.passes, self.cpu_s = passes, cpu_s
 
     def is_closed(self) -> bool:
         """Whether the process may not work now."""
@@ -76,7 +82,7 @@ class Supervisor:
         self._stop_s, self._end_s = stop_s, end_s
         self._watched: dict[socket.socket, Watched | None] = {}
         self._stopped = False
-        self._ended = False
+        self._ended = self._told = False
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at: float | None = None
 
@@ -118,7 +124,7 @@ class Supervisor:
         closed_s = 0.0
         open_for_all = True
         for watched in filter(None, self._watched.values()):
-            watched.look(elapsed_s)
+            watched.look(elapsed_s, stopped=self._stopped)
             closed_s = max(closed_s, watched.closed_s)
             open_for_all = open_for_all and not (watched.closed_s and watched.is_closed())
         if closed_s > self._stop_s + self._end_s:
@@ -127,9 +133,9 @@ class Supervisor:
             self._signal(signal.SIGKILL)
         elif closed_s > self._stop_s and not open_for_all and not self._stopped:
             self._stopped = True
-            _say(
-                f"the job has reached no gate for {closed_s:.0f} s while its gate is closed, so it is stopped"
-            )
+            if not self._told:
+                _say("the job works past its closed gate, so it is stopped until the gate opens")
+            self._told = True  # once: it may happen again and again
             self._signal(signal.SIGSTOP)
         elif self._stopped and open_for_all:
             self._stopped = False
@@ -148,7 +154,9 @@ class Supervisor:
             packet, pages = b"", []
         watched = self._watched[connection]
         if packet == MINE and pages and watched is None:
-            self._watched[connection] = Watched(OpportunisticPage(pages[0]))
+            self._watched[connection] = Watched(
+                OpportunisticPage(pages[0]), introduction.peer(connection).pid
+            )
         elif not packet or watched is None:
             del self._watched[connection]
             connection.close()
@@ -182,6 +190,15 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return prepare
+
+
+def _cpu_s(pid: int) -> float:
+    """The CPU seconds of a process so far; 0.0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _say(text: str) -> None:

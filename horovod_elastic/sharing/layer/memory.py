@@ -4,6 +4,11 @@ and back.
 
 from __future__ import annotations
 
+import os
+import sys
+
+import torch.distributed as dist
+
 from horovod_elastic.sharing import relocation
 from horovod_elastic.sharing.layer.place import Place, Pretended
 from horovod_elastic.sharing.relocation import HostBuffers, NoRoom, Relocated
@@ -44,7 +49,7 @@ class Memory:
         self.place.trim()
         if self._counted() <= limit:
             return True
-        if not self.may_move:
+        if not self.may_move or _others_use_tensors():
             return False
         self.place.drain()
         self._out = relocation.move_out(self.place.kind, self._buffers)
@@ -66,3 +71,9 @@ class Memory:
 
     def _counted(self) -> int:
         return self.place.count() if isinstance(self.place, Pretended) else self.place.used()
+
+
+def _others_use_tensors() -> bool:
+    """Whether collectives may use tensors in threads of their own. They would write to where a tensor was."""
+    initialized = dist.is_available() and dist.is_initialized()
+    return initialized or "FLEXO_AGENT" in os.environ or "horovod.torch" in sys.modules
