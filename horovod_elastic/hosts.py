@@ -114,6 +114,8 @@ def main(arguments: list[str]) -> int:
     try:
         platform = registry.find(os.environ)
         base = platform.base_job()
+        if base.opportunistic:
+            raise NotInAJob("horovodrun needs workers in the base, and an opportunistic job has none there")
         folder = _private_folder(base)
         if arguments:
             return _keep(platform, base, folder)

@@ -64,11 +64,20 @@ class BaseJob:
 
     unit: int = 1
     """Number of workers that come and go together (flexo run --elastic-unit)."""
+    opportunistic: bool = False
+    """Whether the base has no workers, and all of them are in satellites (--elastic-opportunistic)."""
+    cohost: bool = False
+    """Whether the job lets opportunistic jobs use its GPUs (--elastic-cohost)."""
 
     @property
     def elastic(self) -> bool:
-        """Whether the job may grow."""
-        return self.maximum > self.minimum
+        """Whether the job may change its size. An opportunistic job pauses and goes on at any range."""
+        return self.opportunistic or self.maximum > self.minimum
+
+    @property
+    def founders(self) -> int:
+        """Number of workers with which training begins, and whose batches make the global batch."""
+        return self.minimum if self.opportunistic else self.workers
 
     @property
     def workers(self) -> int:
@@ -108,6 +117,9 @@ class JobPlan:
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
         if self.base.unit == 1:  # older releases know no units
             del fields["base"]["unit"]
+        for word in ("opportunistic", "cohost"):  # nor shared GPUs
+            if not fields["base"][word]:
+                del fields["base"][word]
         return json.dumps(fields, separators=(",", ":"))
 
 

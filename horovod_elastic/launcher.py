@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from flexo_protos.credentials import new_authenticator
@@ -41,7 +41,7 @@ from horovod_elastic.election import lease_places
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
-from horovod_elastic.leader import profiling
+from horovod_elastic.leader import parked_store, profiling
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, Platform, Refused
 from horovod_elastic.trace import say, say_error
@@ -168,6 +168,11 @@ def _choose_unit(text: str) -> None:
 
 def in_units(base: BaseJob, unit: int) -> BaseJob:
     """The job, with workers that come and go by units. Raises ValueError if that cannot be."""
+    if unit > 1 and base.opportunistic:
+        raise ValueError(
+            f"--elastic-unit={unit}: an opportunistic job has none, because its base keeps the state of one"
+            " worker. Submit the job with --elastic"
+        )
     allowed = f"allowed is a multiple of {unit}"
     for node in base.nodes:
         if node.workers % unit:
@@ -202,11 +207,13 @@ _OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
 
 def _as_launched(base: BaseJob, command: list[str]) -> tuple[BaseJob, list[str]]:
     """The job and the workers' command, if `command` is that of another launcher. Raises ValueError."""
-    tasks = launch_commands.Tasks(base.workers, len(base.nodes))
+    tasks = launch_commands.Tasks(base.founders, len(base.nodes))
     launch = launch_commands.read(command, tasks, accelerate_launch.ask)
     os.environ.update(launch.variables)
     for note in launch.notes:
         say(note)
+    if launch.fixed and base.opportunistic:
+        raise ValueError(f"an opportunistic job changes its size, and this one cannot: {launch.fixed}")
     if launch.fixed and base.elastic:
         say(f"this job keeps its size: {launch.fixed}")
         base = replace(base, maximum=base.minimum)
@@ -216,6 +223,11 @@ def _as_launched(base: BaseJob, command: list[str]) -> tuple[BaseJob, list[str]]
 def _settle_virtual_workers(base: BaseJob) -> None:
     """Tell everybody the number of virtual workers, if the job has any. Raises ValueError for a wrong one."""
     if asked := os.environ.get(reproducible.VARIABLE):
+        if base.opportunistic:
+            raise ValueError(
+                f"{reproducible.OPTION}: an opportunistic job cannot keep the state of its virtual workers."
+                " Submit the job with --elastic"
+            )
         if base.unit > 1:
             raise ValueError(f"--elastic-unit={base.unit} and --reproducible exclude each other")
         count = reproducible.settled(asked, max(base.maximum, base.workers))
@@ -225,6 +237,12 @@ def _settle_virtual_workers(base: BaseJob) -> None:
 
 def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
     """Run the job of this allocation. Returns its exit code."""
+    daemon = daemon_address() if base.declared else None
+    if base.opportunistic and daemon is None:
+        raise ValueError(
+            "an opportunistic job trains on what flexod grants, and no flexod is configured. Set"
+            " FLEXO_DAEMON, or see flexo.toml"
+        )
     open_files.raise_limit()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
@@ -232,10 +250,9 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
     address = network.own_address(node_address, site.controller)
     if here == base.nodes[0].name:  # rank 0 is there; else the node's name must do (worker_environment.py)
         os.environ.setdefault(ADDRESS_VARIABLE, node_address)
-    daemon = daemon_address() if base.declared else None
     if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")
-    with lease_place(base, address) as place:
+    with _parked_state(base), lease_place(base, address) as place:
         plan = JobPlan(
             base=base,
             site=site,
@@ -244,6 +261,19 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
             leases=str(place),
         )
         return keep_agents(platform, plan, command)
+
+
+@contextmanager
+def _parked_state(base: BaseJob) -> Iterator[None]:
+    """Keep the folder of an opportunistic job's parked state. Raises ValueError if there cannot be one."""
+    with ExitStack() as stack:
+        if base.opportunistic:
+            try:
+                stack.enter_context(parked_store.kept_for_run(base.job_id, base.restart_count))
+            except OSError as error:
+                where = parked_store.FOLDER_VARIABLE
+                raise ValueError(f"the base cannot keep the state of training ({where}): {error}") from error
+        yield
 
 
 def keep_agents(platform: Platform, plan: JobPlan, command: list[str]) -> int:

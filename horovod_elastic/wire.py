@@ -11,6 +11,8 @@ SECRET_KEY = "flexo-worker-secret"
 """Metadata key with the secret that an agent gives its workers, and that workers present to the agent."""
 
 ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
+PARK = "/flexo.v1.LeaderService/Park"
+FETCH_PARKED = "/flexo.v1.LeaderService/FetchParked"
 
 _OVER = "over:"
 

@@ -37,6 +37,7 @@ from horovod_elastic.agent import shared_gpus
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
+from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, STEADY_S
 from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.agent.worker_environment import WorkerLocation, environment_of, projected
@@ -46,6 +47,7 @@ from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.leader.parked_store import FOLDER_VARIABLE, ParkedStore
 from horovod_elastic.platforms.base import Platform, RankVariables, agent_name
 from horovod_elastic.trace import say, say_error
 
@@ -179,12 +181,14 @@ class Agent:
         self._address = network.own_address(platform.node_address(self._node), plan.site.controller)
         self._interface = network.interface_of(self._address)
         authenticator.credential(wire.ATTACH_AGENT)  # raise NotAuthentic now rather than later
-        self._local = LocalService(self, supervisor.endpoint, supervisor.secret)
-        self._port = LeaderPort(self._address, authenticator)
+        link = ParkedLink(authenticator, self._leaders_address)
+        self._local = LocalService(self, supervisor.endpoint, supervisor.secret, link)
+        self._parked = _parked_store(plan, post)
+        self._port = LeaderPort(self._address, authenticator, self._parked)
         self._lease = _lease_of(plan, authenticator)
         self._holder = f"{self._name}-{secrets.token_hex(4)}"
         self._election = Election(
-            self._lease, self._holder, lambda: self._port.endpoint, _role(post, supervisor), say=say
+            self._lease, self._holder, lambda: self._port.endpoint, _role(plan, post, supervisor), say=say
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
@@ -248,6 +252,11 @@ class Agent:
     def _one_event(self) -> None:
         with contextlib.suppress(queue.Empty):
             self._events.get(timeout=TICK_S)()
+
+    def _leaders_address(self) -> str:
+        """The present leader's host:port; "" if this agent knows none. Any thread may call it."""
+        link = self._link
+        return "" if link is None else link.address
 
     def _end(self, exit_code: int) -> None:
         if self._exit_code is None:
@@ -359,7 +368,11 @@ class Agent:
             say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
         cluster = self._platform.control(self._plan, self._options.command)
         lease = AgentLeaseHandle(self._election, self._lease)
-        leader = Leader(self._plan, self._name, self._address, cluster, lease, inherited=leading.heir)
+        leader = Leader(
+            *(self._plan, self._name, self._address, cluster, lease),
+            inherited=leading.heir,
+            parked=self._parked,
+        )
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
         self._leader = leader
@@ -524,10 +537,10 @@ class Agent:
         command, job_id = self._options.command, self._plan.base.job_id
         if shared := self._options.shared_gpus:
             gpu = shared[order.slot % len(shared)]
-            environment.update(shared_gpus.of_opportunistic(environment, gpu, shared, job_id))
+            environment.update(shared_gpus.of_opportunistic(environment, self._node, gpu, shared, job_id))
             return shared_gpus.supervised(command, gpu, job_id)
-        if self._options.base:
-            environment.update(shared_gpus.of_guarantee(environment, self._gpus, job_id))
+        if self._options.base and self._plan.base.cohost:
+            environment.update(shared_gpus.of_guarantee(environment, self._node, self._gpus, job_id))
         return command
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
@@ -597,7 +610,21 @@ def _lease_of(plan: JobPlan, authenticator: Authenticator) -> LeaseClient:
     return open_lease(lease_place.parse(plan.leases), run, authenticator)
 
 
-def _role(post: AgentOptions, supervisor: SupervisorLink) -> Role:
+def _parked_store(plan: JobPlan, post: AgentOptions) -> ParkedStore | None:
+    """The store for the parked state, in an opportunistic job's base. Raises ValueError."""
+    if not post.base or not plan.base.opportunistic:
+        return None
+    store = ParkedStore(plan.base.job_id, plan.base.restart_count)
+    try:
+        store.make()
+    except OSError as error:
+        raise ValueError(
+            f"the base cannot keep the state of training ({FOLDER_VARIABLE}): {error}"
+        ) from error
+    return store
+
+
+def _role(plan: JobPlan, post: AgentOptions, supervisor: SupervisorLink) -> Role:
     if not post.base:
-        return Role.SATELLITE
+        return Role.FOLLOWER if plan.base.opportunistic else Role.SATELLITE
     return Role.BASE if post.again or supervisor.again else Role.FOUNDER

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod_elastic.leader.gpu_uses import lets_others_in
+from horovod_elastic.leader.gpu_uses import folder_on
 from horovod_elastic.sharing import environment as sharing
 from horovod_elastic.sharing.environment import Role, Sharing
 
@@ -23,21 +23,21 @@ def coordinators_name(gpu: int) -> str:
     return f"gpu{gpu}"
 
 
-def of_guarantee(present: Mapping[str, str], gpus: Sequence[int], job_id: str) -> dict[str, str]:
-    """The variables to add for a worker that has all of these GPUs. None are added if it lets nobody in.
+def of_guarantee(present: Mapping[str, str], node: str, gpus: Sequence[int], job_id: str) -> dict[str, str]:
+    """The variables to add for a worker that has all of these GPUs, and lets others use them.
 
     A worker without exactly one GPU is not shared: what leaks on one GPU holds up the others.
     """
-    if not lets_others_in(present) or len(gpus) != 1:
+    if len(gpus) != 1:
         return {}
-    return _variables(Role.GUARANTEE, gpus[0], job_id, present)
+    return _variables(Role.GUARANTEE, node, gpus[0], job_id, present)
 
 
 def of_opportunistic(
-    present: Mapping[str, str], gpu: int, granted: Sequence[int], job_id: str
+    present: Mapping[str, str], node: str, gpu: int, granted: Sequence[int], job_id: str
 ) -> dict[str, str]:
     """The variables to add for a worker on a GPU that another job holds. `granted`: all of the satellite."""
-    added = _variables(Role.OPPORTUNISTIC, gpu, job_id, present)
+    added = _variables(Role.OPPORTUNISTIC, node, gpu, job_id, present)
     return {**added, "CUDA_VISIBLE_DEVICES": str(visible_number(gpu, granted))}
 
 
@@ -47,15 +47,15 @@ def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
     return [sys.executable, "-m", "horovod_elastic", "share", *options, "--", *command]
 
 
-def _variables(role: Role, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
-    folder = sharing.folder_of(present)
+def _variables(role: Role, node: str, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
+    folder = folder_on(node, present)
     return sharing.for_process(Sharing(role, coordinators_name(gpu), folder, job_id), present)
 
 
 def visible_number(gpu: int, granted: Sequence[int], devices: Path = _DEVICES) -> int:
     """CUDA's number of the GPU: the node's own, or its place among `granted` where no other can be opened.
 
-    Slurm's ConstrainDevices lets a job open the granted devices only. CUDA then counts those alone.
+    A cluster that constrains devices lets a job open the granted ones only. CUDA then counts those alone.
     """
     mine = {f"nvidia{number}" for number in granted}
     others = [path for path in devices.glob("nvidia[0-9]*") if path.name not in mine]

@@ -49,6 +49,8 @@ class Role(enum.Enum):
     BASE = "base"
     """An agent of the base that was started again."""
     SATELLITE = "satellite"
+    FOLLOWER = "follower"
+    """An agent that never leads: of a satellite of an opportunistic job, whose base keeps the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Candidate:
         self._lost = lost
         self._began = now
         self._patient_until = now + ttl_s + LOOK_AGAIN_S
-        self._eager = role is not Role.SATELLITE
+        self._eager = role in (Role.FOUNDER, Role.BASE)
         self._vacant_since: float | None = None
 
     @property
@@ -116,8 +118,8 @@ class Candidate:
 
         A satellite's agent waits until the lease has been vacant for HOLD_BACK_S.
         """
-        if self._eager:
-            return True
+        if self._eager or self._role is Role.FOLLOWER:
+            return self._eager
         return self._vacant_since is not None and now - self._vacant_since >= HOLD_BACK_S
 
     def heard(self, lease: LeaderLease, asking: bool, now: float) -> Leading | Following | Over | Pause:
@@ -149,6 +151,8 @@ class Candidate:
         """
         if self._vacant_since is None:
             self._vacant_since = now
+        if self._role is Role.FOLLOWER:
+            return Pause(LOOK_AGAIN_S)
         if not self.wants_it(now):
             return Pause(self._vacant_since + HOLD_BACK_S - now)
         return Pause(max(SUCCESSOR_WITHIN_S, min(lease.expires_in_s, LOOK_AGAIN_S)))

@@ -37,7 +37,8 @@ class AgentLink:
 class AgentLinks:
     """All agents by name, and the agent of each worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_base: bool = False) -> None:
+        self._of_base = of_base
         self.by_name: dict[str, AgentLink] = {}
         self.homes: dict[str, str] = {}
         """The agent of every living worker."""
@@ -72,11 +73,14 @@ class AgentLinks:
         return [worker_id for worker_id, home in self.homes.items() if home == name]
 
     def successor_of(self, leader: str) -> str:
-        """An agent that can lead after `leader`, one of the base if possible; "" if there is none."""
+        """An agent that can lead after `leader`, one of the base if possible; "" if there is none.
+
+        Only the base leads a job whose state it keeps (`of_base`).
+        """
         candidates = [
             (not link.base, name)
             for name, link in self.by_name.items()
-            if name != leader and link.connected and not link.leaving
+            if name != leader and link.connected and not link.leaving and (link.base or not self._of_base)
         ]
         return min(candidates)[1] if candidates else ""
 

@@ -17,6 +17,7 @@ from horovod_elastic.leader.membership.commands import (
     Broken,
     Command,
     Go,
+    GoBack,
     Kill,
     Leave,
     Prepare,
@@ -72,8 +73,13 @@ class CommandExecutor:
                 self._prepare(generation, places)
             case Abandon(generation, worker_ids):
                 self._abandon(generation, worker_ids)
+            case Go(parks=True):
+                self._pause(command)
             case Go():
                 self._go(command)
+            case GoBack(why):
+                self._trace.event("go back", why=why)
+                say(f"training pauses, and goes back to the last state that was parked in the base: {why}")
             case Propose() | Withdraw() | Broken() | Leave():
                 self._pass_on(command)
 
@@ -159,17 +165,8 @@ class CommandExecutor:
         self._trace.event("go", generation=go.generation, sync=go.sync, commits=go.commits)
         places = self._meetings[go.generation].places
         self._oversight.goes(go.generation, [place.worker_id for place in places])
-        for call in go.calls:
-            word = workers_pb2.Go(
-                generation=go.generation,
-                at=call.at,
-                sync=go.sync,
-                leave=call.leave,
-                aside=call.aside,
-            )
-            self._agents.tell_worker(call.worker_id, workers_pb2.ToWorker(go=word))
-        for generation in [each for each in self._meetings if each < go.generation]:
-            _close(self._meetings.pop(generation))
+        self._call(go)
+        self._close_before(go.generation)
         slots = len({(place.agent, place.slot) for place in places})
         self._accounting.go(slots)
         nodes = len({place.agent for place in places})
@@ -178,6 +175,32 @@ class CommandExecutor:
             f"{_count(slots, 'worker')}{virtual} on {_count(nodes, 'node')} "
             f"after {_count(go.commits, 'batch', 'batches')} (generation {go.generation})"
         )
+
+    def _pause(self, go: Go) -> None:
+        """Tell all workers to leave, and rank 0 to park the state before."""
+        self._trace.event("pause", generation=go.generation, commits=go.commits)
+        self._call(go)
+        self._accounting.go(0)
+        self._close_before(go.generation)
+        say("training pauses, because too few workers are left; the base keeps the state")
+
+    def _call(self, go: Go) -> None:
+        for call in go.calls:
+            word = workers_pb2.Go(
+                generation=go.generation,
+                at=call.at,
+                sync=go.sync,
+                leave=call.leave,
+                aside=call.aside,
+                parks=go.parks,
+                resumes=go.resumes,
+            )
+            self._agents.tell_worker(call.worker_id, workers_pb2.ToWorker(go=word))
+
+    def _close_before(self, present: int) -> None:
+        """Close the rendezvous servers of generations before the `present` one."""
+        for generation in [each for each in self._meetings if each < present]:
+            _close(self._meetings.pop(generation))
 
 
 def _rank_line(place: RankAssignment) -> str:

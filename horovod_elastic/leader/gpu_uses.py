@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from flexo_protos.v1 import jobs_pb2
 from horovod_elastic.sharing import status
@@ -17,19 +18,18 @@ from horovod_elastic.sharing.environment import folder_of
 OLD_S = 10.0
 """An older status is not reported: its coordinator runs no more."""
 _MIB = 1 << 20
-_COHOST = "FLEXO_ELASTIC_COHOST"
-"""Environment variable: `1` if the job was submitted with --elastic-cohost."""
 
 
-def lets_others_in(environment: Mapping[str, str]) -> bool:
-    """Whether the job of this process lets opportunistic jobs use its GPU."""
-    return environment.get(_COHOST) == "1"
+def folder_on(node: str, environment: Mapping[str, str]) -> Path:
+    """The folder of the coordinator of `node`. `%N` in FLEXO_SHARING_FOLDER stands for the node's name, for
+    hosts with several nodes."""
+    return Path(str(folder_of(environment)).replace("%N", node))
 
 
 def gpu_uses(node: str, job_id: str, environment: Mapping[str, str]) -> list[jobs_pb2.GpuUse]:
     """The uses of the GPUs on this node, called `node` by the cluster, that this job holds and shares."""
     try:
-        found = status.read(folder_of(environment))
+        found = status.read(folder_on(node, environment))
     except status.NoStatus:
         return []
     if time.time() - found.updated_at > OLD_S:

@@ -30,10 +30,11 @@ from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.base_watch import BaseWatch
 from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.daemon_link import DaemonLink
-from horovod_elastic.leader.membership.commands import Command, Dismiss, End, Start
+from horovod_elastic.leader.membership.commands import Command, Dismiss, End, GoBack, Start
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers, slot_of
 from horovod_elastic.leader.oversight import Home, Oversight
+from horovod_elastic.leader.parked_store import ParkedStore
 from horovod_elastic.leader.pending_commands import Training
 from horovod_elastic.leader.reporting import Reporter
 from horovod_elastic.leader.satellite_manager import SatelliteManager
@@ -46,6 +47,8 @@ from horovod_elastic.trace import Trace, say, say_error
 TICK_S = 0.5
 ALIVE_INTERVAL_S = 1.0
 GOODBYE_BOUND_S = 30.0
+ANSWERS_WITHIN_S = 30.0
+"""Longest time until the leader's thread has answered a thread that asks it."""
 _TAKEN_BACK = "the cluster takes the node back (SIGTERM)"
 
 
@@ -70,7 +73,8 @@ class Leader:
     """See the module.
 
     `name`: name of the agent in whose process the leader lives. `address`: address at which this node is
-    reached. `inherited`: whether another leader has led this job before.
+    reached. `inherited`: whether another leader has led this job before. `parked`: the base's store for the
+    state of an opportunistic job.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class Leader:
         *,
         members: Membership | None = None,
         inherited: bool = False,
+        parked: ParkedStore | None = None,
     ) -> None:
         self.plan = plan
+        self._parked = parked
         self.name = name
         self._lease = lease
         self._began_under = lease.term
@@ -95,16 +101,19 @@ class Leader:
         self._chores: list[_Chore] = []
         self._outcome: LeadershipOutcome | None = None
         base_agents = [agent_name(node.name, plan.base.job_id) for node in plan.base.nodes]
+        head = None if parked is None else parked.head()
         self._membership = members or Membership(
-            plan.base.workers,
+            plan.base.founders,
             base_agents,
             taking_over=since if inherited else None,
             gap=100 + secrets.randbelow(10_000),
             unit=plan.base.unit,
             virtual=_virtual_workers(plan.base),
+            minimum=plan.base.minimum if plan.base.opportunistic else 0,
+            parked=None if head is None else head.commits,
         )
         self._trace = Trace(os.environ.get(TRACE, ""))
-        self._agents = AgentLinks()
+        self._agents = AgentLinks(of_base=plan.base.opportunistic)
         self._accounting = Accounting(since)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
@@ -135,6 +144,8 @@ class Leader:
             self._carry_out,
             inherited=inherited,
         )
+        if head is not None:
+            self._workers.goes_on_from(head.epoch, head.batches)
         self._succession = Succession(name, lease, self._agents, self._satellites, self._accounting)
         self._reporter = Reporter(
             plan,
@@ -282,6 +293,8 @@ class Leader:
             self._one_event(0.1)
         self._satellites.end_all(min(deadline, time.monotonic() + ENDS_WITHIN_S))
         self._reporter.close(why)
+        if self._parked is not None:
+            self._parked.remove()
         if self.plan.base.elastic:
             say(self._accounting.sentence(self.plan.base.shape.gpus))
 
@@ -448,6 +461,9 @@ class Leader:
                     self._dismiss(agent, why)
                 case Start() if self._outcome is not None:
                     pass
+                case GoBack():
+                    self._go_back()
+                    self._executor.carry_out(command)
                 case _:
                     self._executor.carry_out(command)
 
@@ -480,6 +496,32 @@ class Leader:
         dismiss = workers_pb2.Dismiss(reason=why, exit_code=exit_code or 0)
         link.dismissed = True
         link.outbox.put(workers_pb2.ToAgent(dismiss=dismiss))
+
+    # --- the parked state ------------------------------------------------------------------------
+
+    def welcomes(self, head: workers_pb2.ParkedHead) -> bool:
+        """Whether a parked state is that of the job. For any thread: the leader's thread answers."""
+        answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.post(lambda: answer.put(self._membership.may_park(head.worker_id)))
+        try:
+            return answer.get(timeout=ANSWERS_WITHIN_S)
+        except queue.Empty:
+            return False
+
+    def state_is_parked(self) -> None:
+        """Note that the base keeps a new state."""
+        head = None if self._parked is None else self._parked.head()
+        if head is None or self._outcome is not None:
+            return
+        self._trace.event("parked", commits=head.commits, worker=head.worker_id)
+        if self._membership.paused:
+            self._workers.goes_on_from(head.epoch, head.batches)
+        self._carry_out(self._membership.parked(head.commits, time.monotonic()))
+
+    def _go_back(self) -> None:
+        """Have newcomers go as far as the parked state, and no further."""
+        head = None if self._parked is None else self._parked.head()
+        self._workers.goes_on_from(0 if head is None else head.epoch, () if head is None else head.batches)
 
     # --- what flexod asks for (see OversightContext and LeaderContext) --------------------------
 

@@ -14,8 +14,9 @@ from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.leader.leader import Leader
+from horovod_elastic.leader.parked_store import ParkedStore, Unwelcome
 from horovod_elastic.platforms.base import agent_name
-from horovod_elastic.proofs import Doorkeeper
+from horovod_elastic.proofs import Doorkeeper, refuse
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first, listen_on
 
 STARTS_SERVING_WITHIN_S = 2.0
@@ -26,10 +27,12 @@ class LeaderPort(rpc.LeaderServiceServicer):
     """An agent's server for the case that it leads.
 
     It listens from the agent's start, on a free port of `address` only. It serves while the agent leads.
-    Raises NoAddress if this host has no such address.
+    `parked`: the store of an opportunistic job's base; None in other jobs, and in satellites. Raises
+    NoAddress if this host has no such address.
     """
 
-    def __init__(self, address: str, authenticator: Authenticator) -> None:
+    def __init__(self, address: str, authenticator: Authenticator, parked: ParkedStore | None = None) -> None:
+        self._parked = parked
         self._leader: Leader | None = None
         self._leads = threading.Event()
         self._server, self.endpoint = listen_on(address)
@@ -60,13 +63,9 @@ class LeaderPort(rpc.LeaderServiceServicer):
         self, request_iterator: Iterator[pb.FromAgent], context: grpc.ServicerContext
     ) -> Iterator[pb.ToAgent]:
         """Serve the stream of one agent. Both sides prove that they belong to the job's user."""
-        self._door.admit_and_answer(context, wire.ATTACH_AGENT, self.endpoint)
-        leader = self._leader if self._leads.wait(STARTS_SERVING_WITHIN_S) else None
-        if leader is None:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "this agent does not lead the job")
-            return
+        leader = self._admit(context, wire.ATTACH_AGENT)
         hello = first(request_iterator, context).hello
-        if not hello.node or not 0 < hello.slots <= MAX_STREAMS:
+        if not hello.node or not (0 if hello.base else 1) <= hello.slots <= MAX_STREAMS:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent says hello first: node and slots")
         name = agent_name(hello.node, wire.job_id(hello.slurm_job_id))
         outbox: queue.SimpleQueue[pb.ToAgent | None] = queue.SimpleQueue()
@@ -79,3 +78,37 @@ class LeaderPort(rpc.LeaderServiceServicer):
             leader.post(lambda: leader.agent_detached(name, outbox))
 
         yield from converse(request_iterator, context, outbox, heard, ended)
+
+    def Park(  # noqa: N802
+        self, request_iterator: Iterator[pb.ParkedPiece], context: grpc.ServicerContext
+    ) -> pb.Parked:
+        """Keep the state of training that a worker of the job sends."""
+        leader = self._admit(context, wire.PARK)
+        store = self._store(context)
+        try:
+            store.keep(request_iterator, leader.welcomes)
+        except Unwelcome as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except OSError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the base cannot keep the state: {error}")
+        leader.post(leader.state_is_parked)
+        return pb.Parked()
+
+    def FetchParked(  # noqa: N802
+        self, request: pb.ParkedWanted, context: grpc.ServicerContext
+    ) -> Iterator[pb.ParkedPiece]:
+        """Send the state that is kept."""
+        self._admit(context, wire.FETCH_PARKED)
+        yield from self._store(context).pieces()
+
+    def _admit(self, context: grpc.ServicerContext, method: str) -> Leader:
+        self._door.admit_and_answer(context, method, self.endpoint)
+        leader = self._leader if self._leads.wait(STARTS_SERVING_WITHIN_S) else None
+        if leader is None:
+            refuse(context, grpc.StatusCode.UNAVAILABLE, "this agent does not lead the job")
+        return leader
+
+    def _store(self, context: grpc.ServicerContext) -> ParkedStore:
+        if self._parked is None:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "this job keeps no state in its base")
+        return self._parked

@@ -11,7 +11,7 @@ from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.daemon_link import DaemonLink
-from horovod_elastic.leader.gpu_uses import gpu_uses, lets_others_in
+from horovod_elastic.leader.gpu_uses import gpu_uses
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.satellite_manager import SatelliteManager
@@ -92,13 +92,15 @@ class Reporter:
             term=self._lease.term,
             run=lease_place.parse(self._plan.leases).run,
             unit=base.unit if base.unit > 1 else 0,
+            opportunistic=base.opportunistic,
         )
 
     def _oriented(self, now: float) -> bool:
         """Whether a leader that has taken over knows enough to speak for the job."""
         if self._last is not None or not self._inherited:
             return True
-        known = self._satellites.complete and self._membership.generation > 0
+        knows_state = self._membership.generation > 0 or self._membership.paused
+        known = self._satellites.complete and knows_state
         return known or now > self._since + ATTACH_TO_FLEXOD_BOUND_S
 
     def _present(self) -> jobs_pb2.Report:
@@ -115,12 +117,13 @@ class Reporter:
             unscalable_why=self._oversight.unscalable_why or self._membership.fixed_why,
             satellites=self._satellites.report(),
             gpu_uses=self._gpu_uses(),
+            paused=self._membership.paused,
         )
 
     def _gpu_uses(self) -> list[jobs_pb2.GpuUse]:
         """How the job's GPU is used, if the job lets another one in."""
         base = self._plan.base
-        shares = lets_others_in(os.environ) and base.workers == 1
+        shares = base.cohost and base.workers == 1
         return gpu_uses(base.nodes[0].host, base.job_id, os.environ) if shares else []
 
 

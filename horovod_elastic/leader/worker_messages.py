@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.leader.accounting import Accounting
@@ -53,6 +53,10 @@ class WorkerMessages:
         """Whether shards are held back until the leader knows which worker holds which samples."""
         if inherited:
             self._shards.take_over({""})
+
+    def goes_on_from(self, epoch: int, batches: Sequence[int]) -> None:
+        """Note where training goes on: newcomers of a paused job go as far as that, and no further."""
+        self._epoch, self._batches = epoch, tuple(batches)
 
     def tick(self) -> None:
         """Begin to hand out shards once the leader knows all workers of the generation."""

@@ -24,23 +24,22 @@ USAGE = f"""usage: flexo share coordinator [--folder DIR] [--pretend NAME:GIB ..
 Shares one GPU between a guarantee job, which keeps its speed, and an opportunistic job, which gets what
 is left. Both are PyTorch scripts that stay as they are (docs/sharing.md).
 
-coordinator           Serve this node's GPUs until SIGTERM. It needs no rights, and neither Slurm nor
-MUNGE. guarantee             Run COMMAND as a guarantee job. It trains on if the coordinator is away.
-opportunistic         Run COMMAND as an opportunistic job. It waits while the coordinator is away. status
-Show who shares which GPU, and what the guarantee job loses.
+coordinator           Serve this node's GPUs until SIGTERM. It needs no rights, and no cluster.
+guarantee             Run COMMAND as a guarantee job. It trains on if the coordinator is away.
+opportunistic         Run COMMAND as an opportunistic job. It waits while the coordinator is away.
+status                Show who shares which GPU, and what the guarantee job loses.
 
---folder DIR          The coordinator's folder (default: ${environment.FOLDER}, else
-{environment.DEFAULT_FOLDER}).
+--folder DIR          The coordinator's folder
+                      (default: ${environment.FOLDER}, else {environment.DEFAULT_FOLDER}).
 --gpu NAME            The GPU, by the coordinator's name for it: gpu0, gpu1, ... by NVML.
---pretend NAME:GIB    Declare a device that does not exist, for trying: jobs train on the CPU. May be
-repeated.
+--pretend NAME:GIB    Declare a device that does not exist, for trying: jobs train on the CPU.
+                      The option may be repeated.
 --job TEXT            What the status calls the job (default: COMMAND's first words).
 --with USER[,...]     Users beside whose jobs this job agrees to run. Both jobs have to agree.
 --json                Print the status as JSON.
 
-Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here, 75
-the
-opportunistic job reached no gate for a minute while its gate was closed, and was ended."""
+Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here,
+75 the opportunistic job reached no gate for a minute while its gate was closed, and was ended."""
 
 REFUSED, WRONG, NO_STATUS = 1, 2, 3
 STALE_S = 5.0

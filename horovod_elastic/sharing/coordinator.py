@@ -1,4 +1,4 @@
-"""The coordinator of a node's shared GPUs: an unprivileged service that needs neither Slurm nor MUNGE.
+"""The coordinator of a node's shared GPUs: an unprivileged service that needs no cluster.
 
 It introduces jobs to each other, applies the law every TICK_S, and writes the status every second. If it
 dies, its pages go stale within a second: gates close, guarantee jobs train on. A new coordinator is

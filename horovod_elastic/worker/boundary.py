@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import enum
 import functools
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
+from flexo_protos.v1 import workers_pb2
 from horovod_elastic import checkpoints, training
 from horovod_elastic.trace import say
 from horovod_elastic.worker import checkpoint_task, gradients, left_out, replicas, state_route
 from horovod_elastic.worker.session import Session
 from horovod_elastic.worker.state_route import Origin
+
+if TYPE_CHECKING:
+    from horovod_elastic.worker.parking import Parking
+    from horovod_elastic.worker.state_messages import Carry
 
 
 def attach(session: Session, state: Any) -> None:
@@ -60,16 +66,18 @@ def warm_up(state: Any) -> None:
     spare_memory.make(state)
 
 
-def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
+def begin(session: Session, state: Any, *, origin: Origin, sync: bool, resumes: bool = False) -> None:
     """Begin a generation: workers that lack the state get it, and all workers take the generation's batch.
 
     `origin`: how this worker comes into the generation. Without `sync`, no worker is new, and all have the
-    state.
+    state. `resumes`: all workers are new, and go on from the parked state.
     """
     # These modules import Horovod, which is just being imported when this module is.
     from horovod_elastic.worker import spare_memory, state_sync
 
-    if sync:
+    if resumes:
+        commits, taken = _resume(session, state), _Taken.FROM_ALL
+    elif sync:
         commits, taken = _take_over(session, state, origin)
     else:
         state_sync.carry_on(state)
@@ -121,6 +129,68 @@ def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Take
     source = route.givers.get(own)
     state_sync.hand_over(state, shared, transport, source=source, receivers=route.receivers(own))
     return route.commits, _Taken.NOT if source is None else _Taken.FROM_ONE
+
+
+# --- the parked state of an opportunistic job -------------------------------------------------------------
+
+
+@functools.cache
+def _parking(session: Session) -> Parking | None:
+    from horovod_elastic.worker import parking  # imports PyTorch
+
+    return parking.of_job(session)
+
+
+def cannot_park(state: Any) -> str:
+    """Why the state of an opportunistic job cannot be parked; "" if it can, or in other jobs."""
+    if os.environ.get("FLEXO_OPPORTUNISTIC") != "1":
+        return ""
+    from horovod_elastic.worker import state_parts
+
+    return state_parts.obstacle(state)
+
+
+def park_copy(session: Session, state: Any) -> None:
+    """Park a copy of the state that was just saved, if it is time for one."""
+    parking = _parking(session)
+    if parking is not None and parking.due():
+        parking.copy(_head(session), functools.partial(_write, state))
+
+
+def park(session: Session, state: Any) -> None:
+    """Park the state that was just saved, because training pauses. All workers have the same state."""
+    parking = _parking(session)
+    if parking is not None and session.rank == 0:
+        parking.now(_head(session), functools.partial(_write, state))
+
+
+def _head(session: Session) -> workers_pb2.ParkedHead:
+    return workers_pb2.ParkedHead(worker_id=session.worker_id, commits=session.commits, loader=-1)
+
+
+def _write(state: Any, carry: Carry) -> None:
+    from horovod_elastic.worker import state_messages, state_parts
+
+    state_messages.send(state_parts.parts_of(state), carry, from_gpus=False)
+
+
+def _resume(session: Session, state: Any) -> int:
+    """Take the parked state over, by all workers at the same time; return its commits."""
+    from horovod.common.exceptions import HorovodInternalError
+
+    from horovod_elastic.worker import state_sync
+
+    parking = _parking(session)
+    assert parking is not None
+    try:
+        parked = parking.fetch() if session.rank == 0 else None
+    except RuntimeError as error:  # all workers wait for the next generation, as for a lost one
+        raise HorovodInternalError(error) from error
+    origin, commits = (Origin.NEW, 0) if parked is None else (Origin.BACK, int(parked.head.commits))
+    route = state_route.ask(origin, commits, can_hand_over=False)()
+    session.lacks_state()
+    state_sync.resume(state, parked)
+    return route.commits
 
 
 def restore(state: Any) -> None:

@@ -208,6 +208,8 @@ def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:
         if word is not None:
             self._flexo_word = word
             raise module.HostsUpdatedInterrupt(not word.sync)
+        if getattr(self, "_flexo_saved", False):
+            boundary.park_copy(session, self)
 
     return check_host_updates
 
@@ -220,15 +222,10 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
             sync, origin = True, Origin.NEW
             patience = _DisagreementLimit()
             boundary.attach(session, state)
-            if session.warming:
-                boundary.warm_up(state)
-                session.join()
-                _reset(state)
-            else:
-                session.enter_loop()
+            resumes = _enter(session, state)
             while True:
                 try:
-                    boundary.begin(session, state, origin=origin, sync=sync)
+                    boundary.begin(session, state, origin=origin, sync=sync, resumes=resumes)
                     with left_out.in_training_function():
                         result = func(state, *args, **kwargs)
                     session.finished()
@@ -243,13 +240,30 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                     if not getattr(state, "_flexo_saved", False):
                         state.save()
                         session.has_saved()
+                    if state._flexo_word.parks:
+                        boundary.park(session, state)
                     sync, origin = _switch(session, state._flexo_word)
+                resumes = False
                 state._flexo_saved = False
                 _reset(state)
 
         return wrapper
 
     return run_fn
+
+
+def _enter(session: sessions.Session, state: Any) -> bool:
+    """Enter the loop, after a newcomer was called. Returns whether it goes on from a parked state."""
+    if session.warming:
+        boundary.warm_up(state)
+        word = session.join()
+        _reset(state)
+        return word.resumes
+    if why := boundary.cannot_park(state):
+        session.keeps_size(why)
+    else:
+        session.enter_loop()
+    return False
 
 
 def _reset(state: Any) -> None:

@@ -21,6 +21,8 @@ class Called:
     sync: bool = True
     leave: str = ""
     aside: bool = False
+    parks: bool = False
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

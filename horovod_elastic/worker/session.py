@@ -179,6 +179,24 @@ class Session:
             self._tasks.clear()
         return tasks
 
+    # --- the parked state of an opportunistic job -------------------------------------------------------
+
+    def begin_to_park(self, pieces: Iterator[pb.ParkedPiece]) -> grpc.Future[pb.Parked]:
+        """Begin to send a state to the base. The future's result raises grpc.RpcError."""
+        assert self._channel is not None
+        metadata = ((SECRET_KEY, self._secret),)
+        return rpc.AgentServiceStub(self._channel).Park.future(pieces, metadata=metadata)
+
+    def park(self, pieces: Iterator[pb.ParkedPiece]) -> None:
+        """Send a state to the base, and wait until the base keeps it. Raises grpc.RpcError."""
+        self.begin_to_park(pieces).result()
+
+    def fetch_parked(self) -> Iterator[pb.ParkedPiece]:
+        """The state that the base keeps. Raises grpc.RpcError."""
+        assert self._channel is not None
+        metadata = ((SECRET_KEY, self._secret),)
+        return rpc.AgentServiceStub(self._channel).FetchParked(pb.ParkedWanted(), metadata=metadata)
+
     # --- asked by the training thread ---------------------------------------------------------------------
 
     def found(self) -> None:
@@ -198,6 +216,12 @@ class Session:
             if self._part.phase is Phase.FINISHED:
                 self._part.phase = Phase.TRAINING
         self._stand()
+
+    def keeps_size(self, why: str) -> None:
+        """Note that this script can never be resized. `why` names what stands in the way, and where."""
+        self.fixed_why = why
+        if self.rank == 0:
+            say(f"this job keeps its size: {why}")
 
     def begins(self, commits: int, *, saved: bool = True) -> None:
         """Note that the state is synchronised, and that training goes on from its `commits` mini-batches.
@@ -496,7 +520,8 @@ class Session:
 
     def _hear_go(self, go: pb.Go) -> None:
         with self._changed:
-            self._part.given(Called(go.generation, go.at, go.sync, go.leave, go.aside))
+            word = Called(go.generation, go.at, go.sync, go.leave, go.aside, go.parks, go.resumes)
+            self._part.given(word)
             self._changed.notify_all()
         self._stand()
 

@@ -23,6 +23,17 @@ def synced_by_horovod(state: State) -> bool:
     return isinstance(state, horovods.TorchState) and definers == {horovods.TorchState, ObjectState, State}
 
 
+def obstacle(state: State) -> str:
+    """Why the base of an opportunistic job cannot keep this state; "" if it can.
+
+    A part with a sync of its own can only be sent from one worker to the others.
+    """
+    if not synced_by_horovod(state):
+        return f"the class of its state, {type(state).__name__}, synchronises in a way of its own"
+    others = [name for name, handler in state._handlers.items() if _part(handler) is None]
+    return f"the handler of its state.{others[0]} synchronises in a way of its own" if others else ""
+
+
 def parts_of(state: State) -> list[StatePart]:
     """The parts of a state that is `synced_by_horovod`. The state's attributes come last."""
     parts = [part for handler in state._handlers.values() if (part := _part(handler)) is not None]

@@ -26,6 +26,7 @@ from horovod.torch.elastic import state as horovods
 
 from horovod_elastic.core.interface import TensorTransport
 from horovod_elastic.worker import state_messages
+from horovod_elastic.worker.parking import NotParked, ParkedState
 from horovod_elastic.worker.state_messages import StatePart, with_peers
 from horovod_elastic.worker.state_parts import orders_of, parts_of, settle, small, synced_by_horovod
 
@@ -44,6 +45,25 @@ def broadcast(state: State, root: int = ROOT) -> None:
     theirs = _from_root_to_all(parts, root, in_place=True)
     if theirs is not None:
         state_messages.take_over(parts, theirs)
+    settle(state, parts)
+
+
+def resume(state: State, parked: ParkedState | None) -> None:
+    """Take over the parked state, by all workers at the same time. Rank 0 reads it, and has it as `parked`.
+
+    Raises HorovodInternalError if a peer or the base is gone.
+    """
+    parts = parts_of(state)
+
+    def carry(message: torch.Tensor, name: str) -> Callable[[], object]:
+        read = None if parked is None else parked.carry(message, name)
+        return read if read is not None and mpi_ops.size() == 1 else _from_root(ROOT, message, name)
+
+    try:
+        theirs = state_messages.received([part.room() for part in parts], carry)
+    except NotParked as error:
+        raise HorovodInternalError(error) from error
+    state_messages.take_over(parts, theirs)
     settle(state, parts)
 
 

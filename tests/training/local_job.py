@@ -139,6 +139,7 @@ def local_job(
     workers: int = 2,
     maximum: int = 9,
     unit: int = 1,
+    minimum: int = 0,
     **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
@@ -146,7 +147,9 @@ def local_job(
     With `maximum` workers in its base, it has a fixed size.
     """
     command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
-    with job_of(folder, command, workers=workers, maximum=maximum, unit=unit, **variables) as job:
+    with job_of(
+        folder, command, workers=workers, maximum=maximum, unit=unit, minimum=minimum, **variables
+    ) as job:
         yield job
 
 
@@ -159,15 +162,22 @@ def job_of(
     maximum: int = 9,
     unit: int = 1,
     work: Path = Path(),
+    minimum: int = 0,
     **variables: str,
 ) -> Iterator[LocalJob]:
-    """A job that runs `command` in the folder `work` (see local_job)."""
+    """A job that runs `command` in the folder `work` (see local_job).
+
+    With a `minimum`, it is opportunistic: its base has no workers.
+    """
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
-        nodes = (BaseNode("base", workers),)
-        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, maximum, "", unit=unit)
+        workers = 0 if minimum else workers
+        nodes, shape = (BaseNode("base", workers),), Resources(0, 1, 0, "")
+        least, rest = minimum or workers, {"unit": unit, "opportunistic": minimum > 0}
+        base = BaseJob(str(BASE), 0, nodes, shape, least, maximum, "", **rest)  # type: ignore[arg-type]
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
-        environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}
+        kept = {"FLEXO_PARKED_FOLDER": str(folder)} if minimum else {}
+        environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **kept, **variables}
         job = LocalJob(folder, plan, command, environment, work)
         job.start("base", workers, base=True)
         try:

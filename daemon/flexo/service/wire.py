@@ -181,6 +181,7 @@ def leader_report(
         progress=_part("progress", report.progress),
         unit=job.unit,
         gpu_uses=_gpu_uses(report.gpu_uses, known_nodes),
+        paused=report.paused,
     )
 
 

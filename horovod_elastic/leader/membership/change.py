@@ -33,6 +33,7 @@ from horovod_elastic.leader.membership.virtual_workers import MOVED
 K = 2
 """Mini-batches between rank 0's present one and the one at which all workers switch (Amoeba, section 5.2)."""
 LARGEST_K = 1024
+TOO_FEW = "fewer workers than the job's minimum are left, and training pauses"
 PREPARE_BOUND_S = 30.0
 """Longest time to build the communicator of the next generation."""
 PROMISE_BOUND_S = 10.0
@@ -132,7 +133,10 @@ class Changes:
         self._attempt = attempt
 
     def begin(self, order: list[Worker], holders: list[Worker], now: float) -> list[Command]:
-        """Begin an attempt at a generation of the workers in `order` (by rank); `holders` train meanwhile."""
+        """Begin an attempt at a generation of the workers in `order` (by rank); `holders` train meanwhile.
+
+        Without `order`, training pauses at a boundary. There is no communicator to build then.
+        """
         self._attempt += 1
         self._change = Change(
             generation=self._attempt,
@@ -140,6 +144,10 @@ class Changes:
             holders=tuple(worker.worker_id for worker in holders),
             deadline=now + PREPARE_BOUND_S,
         )
+        if not order:
+            self._change.progress.happens(StageEvent.PREPARED)
+            self._change.deadline = now + PROMISE_BOUND_S
+            return self._ask()
         return [Prepare(self._attempt, places(order))]
 
     # --- answers ---------------------------------------------------------------------------------------
@@ -236,27 +244,34 @@ class Changes:
         calls += [Call(worker.worker_id) for worker in members if worker.worker_id not in change.holders]
         for call in calls:
             self._roster.workers[call.worker_id].called = change.generation
+        parks, resumes = not members, self._job.paused
         sync = not change.planned or any(not worker.member for worker in members)
         for worker in present:
             if worker not in members and worker.state is WorkerState.TRAINING:
-                self._let_go(worker, now)
+                self._let_go(worker, now, for_good=parks)
             worker.rank = -1
         for rank, worker in enumerate(members):
             worker.is_called(rank, waits=worker.worker_id not in change.holders, now=now)
-        commits = max(worker.commits for worker in members)
-        self._job.formed(change.generation, commits)
-        return [Go(change.generation, sync, commits, tuple(calls))]
+        if parks:
+            commits = max(worker.commits for worker in present)
+            self._job.pauses(change.generation)
+        else:
+            commits = max(worker.commits for worker in members)
+            commits = max(commits, self._job.parked or 0) if resumes else commits
+            self._job.formed(change.generation, commits)
+        return [Go(change.generation, sync, commits, tuple(calls), parks=parks, resumes=resumes)]
 
     def _call(self, worker: Worker, change: Change) -> Call:
         """The message to a training worker."""
         if worker.worker_id in change.members:
             return Call(worker.worker_id, change.at)
         why = self._roster.agent_of(worker).leaving or (MOVED if self._roster.virtual else "")
+        why = why or ("" if change.members else TOO_FEW)
         return Call(worker.worker_id, change.at, leave=why, aside=not why)
 
-    def _let_go(self, worker: Worker, now: float) -> None:
-        """Take a worker out of the generation: it ends at the boundary, or steps aside."""
-        if self._roster.virtual or self._roster.agent_of(worker).leaving:
+    def _let_go(self, worker: Worker, now: float, *, for_good: bool) -> None:
+        """Take a worker out of the generation: it ends at the boundary, or (not `for_good`) steps aside."""
+        if for_good or self._roster.virtual or self._roster.agent_of(worker).leaving:
             worker.leaves_at_boundary(now)
         else:
             worker.steps_aside(now)

@@ -101,6 +101,10 @@ class Go:
     commits: int
     """Number of mini-batches that this state has committed, as far as is known."""
     calls: tuple[Call, ...]
+    parks: bool = False
+    """Whether training pauses: rank 0 parks the state in the base, and all workers leave."""
+    resumes: bool = False
+    """Whether training goes on from the parked state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,13 @@ UNLIKE = "its models or optimizers are not those of the others"
 ODD = "a collective failed after it had joined, and no worker was lost: it may act unlike the others"
 REFUSALS = UNLIKE, ODD
 """Reasons to leave that the job's output tells of: the job cannot use what it has been given."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """Training pauses without its workers, which are lost. It goes on from the newest parked state."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +153,4 @@ class End:
     why: str
 
 
-Command = Start | Kill | Prepare | Abandon | Propose | Withdraw | Go | Broken | Leave | Dismiss | End
+Command = Start | Kill | Prepare | Abandon | Propose | Withdraw | Go | Broken | GoBack | Leave | Dismiss | End

@@ -23,9 +23,14 @@ BYSTANDERS = (1, -6)
 
 
 class JobState:
-    """See the module. `taking_over`: whether the job runs already, under an earlier leader."""
+    """See the module.
 
-    def __init__(self, taking_over: bool) -> None:
+    `taking_over`: whether the job runs already, under an earlier leader. `minimum`: the number of workers
+    below which an opportunistic job pauses; 0: the base has workers, and the job does not pause. `parked`:
+    the commits of the state that the base keeps; None if it keeps none.
+    """
+
+    def __init__(self, taking_over: bool, minimum: int = 0, parked: int | None = None) -> None:
         self._leading = Machine(LEADING, Leading.TAKING_OVER if taking_over else Leading.LEADING)
         self._generation = Machine(GENERATION, GenerationState.NONE)
         self._script = Machine(SCRIPT, ScriptState.OPEN)
@@ -45,6 +50,10 @@ class JobState:
         """Whether a worker has entered hvd.elastic.run."""
         self.commits = 0
         self.progress = 0.0
+        self.minimum = minimum
+        self.parked = parked
+        self.vain_resumes = 0
+        """Number of consecutive generations from the parked state that broke although no worker was lost."""
 
     # --- the leader ------------------------------------------------------------------------------------
 
@@ -70,13 +79,18 @@ class JobState:
 
     @property
     def founded(self) -> bool:
-        """Whether there has been a generation."""
-        return self.generation > 0
+        """Whether there has been a generation, from whose state training goes on."""
+        return self._generation.state is not GenerationState.NONE
 
     @property
     def broken(self) -> bool:
         """Whether the present generation is broken, and so ends."""
         return self._generation.state is GenerationState.BROKEN
+
+    @property
+    def paused(self) -> bool:
+        """Whether nobody trains, because fewer workers than the minimum are left."""
+        return self._generation.state is GenerationState.PAUSED
 
     def formed(self, generation: int, commits: int) -> None:
         """Note that `generation` begins: its members are told to switch."""
@@ -86,8 +100,18 @@ class JobState:
     def found(self, generation: int) -> None:
         """Note the generation that a new leader finds; 0: none yet."""
         self.generation = generation
-        if self.founded:
+        if generation:
             self._generation.happens(GenerationEvent.FOUND)
+
+    def pauses(self, generation: int) -> None:
+        """Note that nobody trains any more. `generation`: number of the pause."""
+        self._generation.happens(GenerationEvent.PAUSES)
+        self.generation, self.failure = generation, None
+
+    def begins_anew(self) -> None:
+        """Note that training begins from the start, because no state was parked before the pause."""
+        self._generation.happens(GenerationEvent.BEGINS_ANEW)
+        self.commits, self.progress, self.scalable = 0, 0.0, False
 
     def breaks(self, now: float) -> bool:
         """Note that the present generation is broken; return whether that is news."""

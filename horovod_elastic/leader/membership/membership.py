@@ -17,6 +17,7 @@ from horovod_elastic.leader.membership.commands import (
     Broken,
     Command,
     End,
+    GoBack,
     Kill,
     Leave,
     Withdraw,
@@ -31,7 +32,7 @@ from horovod_elastic.leader.membership.roster import (
     Worker,
     WorkerStatus,
 )
-from horovod_elastic.leader.membership.staff import ENDING, Staff
+from horovod_elastic.leader.membership.staff import ANEW, ENDING, KILLED, Staff
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, WorkerState
 from horovod_elastic.leader.membership.takeover import Takeover, settle_all
 from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers, slot_of
@@ -39,6 +40,8 @@ from horovod_elastic.phase import Phase
 
 ARRIVAL_BOUND_S = 120.0
 """Longest time for a broken generation's workers to be back at their last commit; then they are killed."""
+MOST_VAIN_RESUMES = 3
+"""Number of consecutive generations from the parked state that may break although no worker is lost."""
 _LOST_WITH_LEADER = "it lost workers together with its leader"
 _WENT_ON = "the others went on without it"
 
@@ -50,7 +53,9 @@ class Membership:
     `taking_over`: time at which this leader began, if the job runs already; else None. A new leader numbers
     generations and workers from `gap` beyond those that it hears of, because it may not know all that an
     earlier leader began. `unit`: the number of workers that come and go together. `virtual`: the virtual
-    workers of a job in reproducible mode.
+    workers of a job in reproducible mode. `minimum`: the number of workers below which an opportunistic job
+    pauses (`base_workers` is as many); 0: the base has workers. `parked`: the commits of the parked state
+    that this leader finds in the base; None if there is none.
     """
 
     def __init__(
@@ -62,13 +67,15 @@ class Membership:
         gap: int = 100,
         unit: int = 1,
         virtual: VirtualWorkers | None = None,
+        minimum: int = 0,
+        parked: int | None = None,
     ) -> None:
         self._base_workers = base_workers if virtual is None else virtual.count
         self._virtual = virtual
         self._gap = gap
         self._takeover = Takeover(taking_over or 0.0)
-        self._job = JobState(taking_over is not None)
-        self._roster = Roster(base_agents, unit, 0 if virtual is None else virtual.count)
+        self._job = JobState(taking_over is not None, minimum, parked)
+        self._roster = Roster(base_agents, unit, 0 if virtual is None else virtual.count, minimum)
         self._changes = Changes(self._job, self._roster)
         self._staff = Staff(self._job, self._roster, self._changes, virtual)
 
@@ -118,6 +125,11 @@ class Membership:
     def broken(self) -> bool:
         """Whether the present generation is broken: a member is gone, or a collective failed."""
         return self._job.broken
+
+    @property
+    def paused(self) -> bool:
+        """Whether nobody trains, because an opportunistic job has fewer workers than its minimum."""
+        return self._job.paused
 
     @property
     def taking_over(self) -> bool:
@@ -234,12 +246,29 @@ class Membership:
             return []
         return self._gone(worker, exit_code, now) + self._proceed(now)
 
+    # --- the parked state of an opportunistic job ----------------------------------------------------
+
+    def may_park(self, worker_id: str) -> bool:
+        """Whether a state of this worker is that of the job: not of a worker that the job has given up."""
+        worker = self.worker(worker_id)
+        if worker is None or not self._job.minimum:
+            return False
+        return worker.member or worker.state in (WorkerState.LEAVING, WorkerState.UNKNOWN)
+
+    def parked(self, commits: int, now: float) -> list[Command]:
+        """Note that the base keeps a state of `commits` mini-batches, and no earlier one any more."""
+        if commits != self._job.parked:
+            self._job.vain_resumes = 0
+        self._job.parked = commits
+        return self._proceed(now)
+
     # --- what the leader and flexod ask for --------------------------------------------------------
 
     def limit(self, workers: int | None, now: float) -> list[Command]:
         """Train with at most `workers` workers (None: with all). The others step aside and stay warm."""
         unit = self._roster.unit
-        self._job.limit = None if workers is None else max(unit, workers - workers % unit)
+        least = max(unit, self._job.minimum)
+        self._job.limit = None if workers is None else max(least, workers - workers % unit)
         return self._proceed(now)
 
     def stand_still(self, still: bool, now: float) -> list[Command]:
@@ -392,6 +421,8 @@ class Membership:
         # Not whole: the former leader died in the middle of a change, or some workers died with it.
         whole = takeover.complete()
         members = settle_all(takeover, self._job, self._roster, whole, now)
+        if self._job.minimum and not members and (self._job.founded or self._job.parked is not None):
+            self._job.pauses(self.generation)
         commands: list[Command] = [
             Withdraw(self.generation, 0, tuple(statuses)),
             Abandon(attempt, tuple(statuses)),
@@ -422,7 +453,10 @@ class Membership:
         """Do whatever has become possible; called after every event."""
         if self._job.ended or self._job.taking_over:
             return []
-        commands = self._staff.fill_virtual(now) + self._next_change(now) + self._staff.dismiss_idle()
+        commands = self._staff.fill_virtual(now) + self._pause_if_lost(now)
+        if self._job.ended:
+            return commands
+        commands += self._next_change(now) + self._staff.dismiss_idle()
         if self._job.ended:
             return commands
         over = next_step.verdict(self._job, self._roster, self._base_workers)
@@ -436,7 +470,13 @@ class Membership:
         """Begin a change if one is due and none is under way."""
         if not self._changes.may_begin(now) or self.standing_still:
             return []
+        if self._job.paused and self._job.parked is None:
+            return self._begin_anew(now)
+        if self._job.paused:
+            return self._resume(now)
         if not self._job.founded:
+            if again := self._staff.complete_founders(now):
+                return again
             return self._begin(next_step.founders(self._roster, self._base_workers), now)
         if self._job.broken:
             return self._recover(now)
@@ -465,9 +505,68 @@ class Membership:
                 commands.append(worker.tell_to_leave(why, now))
             else:
                 staying.append(worker)
-        if not staying or next_step.nobody_holds_the_model(staying, self.commits):
+        nobody = not staying or next_step.nobody_holds_the_model(staying, self.commits)
+        if nobody and self._job.minimum:
+            self._job.vain_resumes += all(each in survivors for each in self._all_of_generation())
+            if self._job.vain_resumes <= MOST_VAIN_RESUMES:
+                gone = [worker.tell_to_leave("no worker holds the model", now) for worker in staying]
+                return [*commands, *gone, *self._go_back(now)]
+            why = "training did not go on from the parked state, although no worker was lost"
+            return [*commands, *self._over(Verdict(self._job.failure or 1, why))]
+        if nobody:
             return [*commands, *self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))]
         return commands + self._begin(next_step.recovered(self._roster, self._job, staying), now)
+
+    def _all_of_generation(self) -> list[Worker]:
+        """All workers that have been in the present generation, dead or alive."""
+        return [each for each in self._roster.workers.values() if each.entered == self.generation]
+
+    # --- opportunistic jobs ------------------------------------------------------------------------------
+
+    def _pause_if_lost(self, now: float) -> list[Command]:
+        """Pause an opportunistic job if all its workers are lost. End it if its script cannot pause."""
+        job, members = self._job, self.present()
+        if not job.minimum or not job.founded or job.paused or self.standing_still:
+            return []
+        if job.finishing or job.doomed:
+            return []
+        if job.fixed_why and any(self._roster.agent_of(worker).leaving for worker in members):
+            return self._over(Verdict(1, self._cannot_pause()))
+        if members or any(worker.state is WorkerState.FINISHED for worker in self._roster.alive()):
+            return []
+        if job.fixed_why:
+            return self._over(Verdict(job.failure or 1, self._cannot_pause()))
+        if job.failure is not None and job.failure not in KILLED:
+            return []  # the script has failed: the job ends
+        return self._go_back(now)
+
+    def _cannot_pause(self) -> str:
+        return f"workers have to leave, and training cannot pause, because {self._job.fixed_why}"
+
+    def _go_back(self, now: float) -> list[Command]:
+        """Pause after all workers that hold the model are lost."""
+        commands = self._changes.drop()
+        self._job.pauses(self.generation)
+        commands += self._staff.go_back(now) + self._staff.fill_all(now)
+        return [*commands, GoBack("all workers with the state are lost")]
+
+    def _resume(self, now: float) -> list[Command]:
+        """Begin the generation that goes on from the parked state, if enough workers are ready."""
+        selection = next_step.resumed(self._roster, self._job)
+        if selection is None:
+            return []
+        order = selection.order
+        if any(each.layout for each in order) and not any(each.told_first for each in order):
+            return self._staff.start_again(order[0], ANEW, now)  # its script is then told rank 0
+        return self._begin(selection, now)
+
+    def _begin_anew(self, now: float) -> list[Command]:
+        """Begin training from the start, once the last worker that could park a state has ended."""
+        if any(worker.state is WorkerState.LEAVING for worker in self._roster.alive()):
+            return []
+        self._job.begins_anew()
+        again = self._staff.complete_founders(now)
+        return again + self._staff.fill_all(now)
 
     def _recover_virtual(self, virtual: VirtualWorkers, survivors: list[Worker], now: float) -> list[Command]:
         """Begin the generation after a broken one, once each virtual worker has a process again."""

@@ -25,6 +25,7 @@ class Selection:
 def founders(roster: Roster, base_workers: int) -> Selection | None:
     """The first generation: all workers of the base, once all are in hvd.init; None until then."""
     alive = [worker for worker in roster.alive() if not worker.newcomer]
+    alive = [each for each in alive if roster.agent_of(each).base or not roster.agent_of(each).leaving]
     ready = [worker for worker in alive if worker.state is WorkerState.READY]
     if len(ready) < base_workers or len(alive) > len(ready):
         return None
@@ -80,6 +81,8 @@ def resized(roster: Roster, job: JobState, virtual: VirtualWorkers | None = None
     if job.limit is not None:
         staying = staying[: max(1, job.limit)]
     joining = joiners(roster, job.limit, len(staying))
+    if len(staying) + len(joining) < job.minimum:
+        return Selection([], members)  # the job pauses
     if not staying:
         if not joining:
             return None  # the members hold the model, and no worker could take it over
@@ -87,6 +90,17 @@ def resized(roster: Roster, job: JobState, virtual: VirtualWorkers | None = None
     if len(staying) == len(members) and not joining:
         return None
     return Selection(roster.in_order(staying, joining), members)
+
+
+def resumed(roster: Roster, job: JobState) -> Selection | None:
+    """The generation that goes on from the parked state; None while too few workers are ready for it.
+
+    It waits for the end of all workers that were told to leave: one of them may still park the state.
+    """
+    if any(worker.state is WorkerState.LEAVING for worker in roster.alive()):
+        return None
+    joining = joiners(roster, job.limit, 0)
+    return None if len(joining) < job.minimum else Selection(roster.in_order([], joining), [])
 
 
 def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:
@@ -116,6 +130,8 @@ class Verdict:
 
 def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
     """The end of the job, if it is over now; else None."""
+    if job.paused:
+        return None
     if not job.founded:
         return _nothing_can_be_founded(job, roster, base_workers)
     if any(worker.member or worker.state is WorkerState.FINISHED for worker in roster.alive()):

@@ -199,11 +199,13 @@ class Roster:
     """All agents and workers by name. `base_agents`: the base's agents; rank 0 begins on the first.
 
     `unit`: the number of workers that come and go together. They stand in consecutive slots of one agent.
-    `virtual`: the number of virtual workers in reproducible mode; else 0.
+    `virtual`: the number of virtual workers in reproducible mode; else 0. `minimum`: that of an opportunistic
+    job, whose base has no workers; else 0.
     """
 
-    def __init__(self, base_agents: Sequence[str], unit: int = 1, virtual: int = 0) -> None:
+    def __init__(self, base_agents: Sequence[str], unit: int = 1, virtual: int = 0, minimum: int = 0) -> None:
         self.unit = unit
+        self.minimum = minimum
         self.virtual = virtual
         self.agents: dict[str, Agent] = {}
         self.workers: dict[str, Worker] = {}
@@ -275,6 +277,8 @@ class Roster:
         if self.virtual:
             return self._start_virtual(worker)
         worker.told_first = worker.told_first or self._lacks_first(worker)
+        if self.minimum and not worker.newcomer:
+            return self._start_founder(worker)
         waiting = [
             w for w in self.alive() if not w.member and w.state in (WorkerState.STARTING, WorkerState.READY)
         ]
@@ -282,6 +286,20 @@ class Roster:
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
         unit = self.unit_of(worker)[0].worker_id if self.unit > 1 else ""
         return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank, unit)
+
+    def _start_founder(self, worker: Worker) -> Start:
+        """The command that starts a founder of an opportunistic job, of which the others may start later."""
+        founders = [
+            each for each in self.alive() if not each.newcomer and each.state is not WorkerState.LEAVING
+        ]
+        here = [each for each in founders if each.agent == worker.agent]
+        rank, size, local_rank = founders.index(worker), self.minimum, here.index(worker)
+        local_size = max(local_rank + 1, min(self.agent_of(worker).slots, size))
+        place = RankAssignment(
+            *(worker.worker_id, worker.agent, rank, size, local_rank, local_size, 0, 1), slot=worker.slot
+        )
+        unit = self.unit_of(worker)[0].worker_id if self.unit > 1 else ""
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, place, unit)
 
     def _start_virtual(self, worker: Worker) -> Start:
         """The command that starts a process for a virtual worker, whose rank is known."""
@@ -295,8 +313,15 @@ class Roster:
         """Whether no script knows itself as rank 0 any more, and that of `worker` is to do so."""
         if worker.slot % self.unit:
             return False
-        tells = any(each.layout for each in self.members())  # scripts that take the state from any rank
-        return tells and self.agent_of(worker).base and not any(each.told_first for each in self.alive())
+        staying = [each for each in self.alive() if each.state is not WorkerState.LEAVING]
+        members = self.members()
+        tells = any(each.layout for each in members)  # scripts that take the state from any rank
+        if self.minimum:  # no worker is in the base, and nobody trains while the job pauses
+            begins = any(not each.newcomer and not each.member for each in staying)
+            may = worker.newcomer and not begins and (tells or not members)
+        else:
+            may = tells and self.agent_of(worker).base
+        return may and not any(each.told_first for each in staying)
 
     def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
         """The workers by rank. The worker with the most commits comes first: all others take over its state.

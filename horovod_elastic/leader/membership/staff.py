@@ -15,6 +15,8 @@ RESTARTS_PER_SLOT = 3
 KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
 """Exit codes of a process that SIGKILL or SIGTERM has ended."""
 ENDING = "the job is ending"
+ANEW = "it is started again, in another place"
+BACK = "it is started again, because training goes back to the parked state"
 
 
 class Staff:
@@ -60,8 +62,59 @@ class Staff:
         return commands
 
     def _add(self, agent: Agent, slot: int, now: float) -> Worker:
-        """Add a worker to be started: a founder if it is in the base and there was no generation yet."""
-        return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
+        """Add a worker to be started: a founder if it is in the base and there was no generation yet.
+
+        In an opportunistic job, the first workers of satellites are the founders, as many as its minimum. So
+        the global batch does not depend on what happened to be idle.
+        """
+        founds = agent.base or len(self._founders()) < self._job.minimum
+        return self._roster.add(agent, slot, newcomer=self._job.founded or not founds, now=now)
+
+    def _founders(self) -> list[Worker]:
+        """The workers with which an opportunistic job is to begin."""
+        return [
+            worker
+            for worker in self._roster.alive()
+            if not worker.newcomer
+            and worker.state is not WorkerState.LEAVING
+            and not self._roster.agent_of(worker).leaving
+        ]
+
+    def complete_founders(self, now: float) -> list[Command]:
+        """Start newcomers again as founders where an opportunistic job has lost founders before it began."""
+        if self._job.founded or self._job.finishing or self._job.doomed:
+            return []
+        missing = self._job.minimum - len(self._founders())
+        newcomers = [
+            worker
+            for worker in self._roster.alive()
+            if worker.newcomer
+            and worker.state in (WorkerState.STARTING, WorkerState.READY)
+            and not self._roster.agent_of(worker).leaving
+        ]
+        coming = sum(worker.state is WorkerState.LEAVING for worker in self._roster.alive())
+        chosen = newcomers[: max(0, missing - coming)]
+        return [command for worker in chosen for command in self.start_again(worker, ANEW, now)]
+
+    def go_back(self, now: float) -> list[Command]:
+        """Start newcomers again: they may have gone through epochs that training goes back behind."""
+        commands: list[Command] = []
+        for worker in self._roster.alive():
+            if worker.state in (WorkerState.STARTING, WorkerState.READY):
+                commands += self.start_again(worker, BACK, now)
+        return commands
+
+    def start_again(self, worker: Worker, why: str, now: float) -> list[Command]:
+        """End a worker that does not train. Its slot is filled when it has ended."""
+        if worker.state is WorkerState.READY:
+            return [worker.tell_to_leave(why, now)]
+        worker.tell_to_leave(why, now)
+        return [Kill(worker.worker_id, worker.agent, why)]
+
+    def fill_all(self, now: float) -> list[Command]:
+        """Start workers in all slots that have none, so that an opportunistic job can begin or go on."""
+        agents = [each for each in self._roster.agents.values() if not each.dismissed]
+        return [command for agent in agents for command in self.fill(agent, now)]
 
     def _replace(self, worker: Worker, now: float) -> list[Command]:
         """Restart a unit that died in its slots, or give up a satellite whose workers keep dying."""
@@ -92,11 +145,12 @@ class Staff:
         was, member = worker.state, worker.member
         worker.is_gone()
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
+        agent = self._roster.agent_of(worker)
         if was is WorkerState.LEAVING:
-            return commands
+            waits = self._job.minimum and not agent.dismissed and (self._job.paused or not self._job.founded)
+            return [*commands, *self.fill(agent, now)] if waits else commands
         if exit_code != 0 and was is not WorkerState.FINISHED:
             commands += self._kill_unit_of(worker)
-        agent = self._roster.agent_of(worker)
         matters = member or end_matters(worker, was, exit_code)
         if exit_code == 0 and matters and not agent.leaving:
             return commands + self.finish(now)
@@ -105,9 +159,12 @@ class Staff:
             self._job.note_failure(exit_code or 1)
         if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
             commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
+        taken = self._job.minimum > 0 and (agent.leaving or exit_code in KILLED)
+        if taken and member and not self._job.scalable:
+            commands += self._kill_the_rest(worker)
         if self._job.finishing or agent.leaving:
             return commands
-        if not worker.newcomer and not worker.in_loop:
+        if not worker.newcomer and not worker.in_loop and not (taken or self._job.failure in KILLED):
             self._doom(now)
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
 
@@ -119,9 +176,19 @@ class Staff:
             return []  # the unit was replaced before
         return [Kill(each.worker_id, each.agent, why) for each in others]
 
+    def _kill_the_rest(self, lost: Worker) -> list[Command]:
+        """Kill the other founders of an opportunistic job. Before their training loop, they cannot go on
+        without the one that is `lost`; the job begins anew.
+        """
+        why = f"worker {lost.worker_id} was taken away before training could pause"
+        return [Kill(each.worker_id, each.agent, why) for each in self._roster.members()]
+
     def _was_taken(self, agent: Agent, exit_code: int) -> bool:
-        """Whether the cluster, and not the script, has ended a worker: a satellite's, while the job ends."""
-        return self._job.finishing and not agent.base and exit_code in KILLED
+        """Whether the cluster, and not the script, has ended a worker: a satellite's, while the job ends, or
+        before an opportunistic job has begun.
+        """
+        counts_not = self._job.finishing or (self._job.minimum > 0 and not self._job.founded)
+        return counts_not and not agent.base and exit_code in KILLED
 
     def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
         """Let an agent's workers leave: at the next boundary if they train, else at once."""
@@ -131,7 +198,8 @@ class Staff:
         if any(self._changes.brings(worker.worker_id) for worker in workers):
             commands += self._changes.drop()
         for worker in workers:
-            if worker.state is WorkerState.READY and worker.newcomer:
+            founds = self._job.minimum > 0 and not self._job.founded
+            if worker.state is WorkerState.READY and (worker.newcomer or founds):
                 commands.append(worker.tell_to_leave(why, now))
             elif worker.state is WorkerState.STARTING and not worker.entered:
                 commands.append(Kill(worker.worker_id, worker.agent, why))

@@ -265,6 +265,8 @@ class GenerationState(enum.Enum):
     WHOLE = "whole"
     BROKEN = "broken"
     """A member is gone, or a collective failed: the remaining members go back to their last commit."""
+    PAUSED = "paused"
+    """An opportunistic job has too few workers: nobody trains, and the base keeps the state."""
 
 
 class GenerationEvent(enum.Enum):
@@ -273,6 +275,8 @@ class GenerationEvent(enum.Enum):
     FORMED = "the word for the next generation is given"
     FOUND = "a new leader finds it"
     BREAKS = "a member is gone, or a collective failed"
+    PAUSES = "too few workers are left, and the state is in the base"
+    BEGINS_ANEW = "the base has no state: training begins from the start"
 
 
 GENERATION = Table[GenerationState, GenerationEvent](
@@ -281,14 +285,21 @@ GENERATION = Table[GenerationState, GenerationEvent](
         GenerationState.NONE: {
             GenerationEvent.FORMED: GenerationState.WHOLE,
             GenerationEvent.FOUND: GenerationState.WHOLE,
+            GenerationEvent.PAUSES: GenerationState.PAUSED,  # a new leader finds a parked state
         },
         GenerationState.WHOLE: {
             GenerationEvent.FORMED: GenerationState.WHOLE,
             GenerationEvent.BREAKS: GenerationState.BROKEN,
+            GenerationEvent.PAUSES: GenerationState.PAUSED,
         },
         GenerationState.BROKEN: {
             GenerationEvent.FORMED: GenerationState.WHOLE,
             GenerationEvent.BREAKS: GenerationState.BROKEN,
+            GenerationEvent.PAUSES: GenerationState.PAUSED,
+        },
+        GenerationState.PAUSED: {
+            GenerationEvent.FORMED: GenerationState.WHOLE,
+            GenerationEvent.BEGINS_ANEW: GenerationState.NONE,
         },
     },
 )

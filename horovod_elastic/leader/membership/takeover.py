@@ -93,7 +93,7 @@ def settle_all(
         _settle(roster.workers[worker_id], status, job, worker_id in members, now)
     for leaver in map(roster.workers.__getitem__, left):
         leaver.life.happens(WorkerEvent.LEAVES)
-        if not roster.agent_of(leaver).base:
+        if not roster.agent_of(leaver).base and not roster.minimum:  # when a job pauses, its agents stay
             roster.agent_of(leaver).has_to_go("the leader before has let its workers go")
     return members
 

@@ -11,6 +11,9 @@ from horovod_elastic.platforms.base import Allocation, NotInAJob
 from horovod_elastic.platforms.slurm import commands
 
 JOB_ID = "SLURM_JOB_ID"
+RANGE, OPPORTUNISTIC, COHOST = "FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC", "FLEXO_ELASTIC_COHOST"
+"""Variables of the batch script: the range of an elastic job, that of an opportunistic one, and whether the
+job shares its GPUs."""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
@@ -35,14 +38,14 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         )
     names = node_names(environment["SLURM_JOB_NODELIST"])
     tasks = _tasks_per_node(environment, len(names))
+    if text := environment.get(OPPORTUNISTIC, ""):
+        return _opportunistic(environment, names, tasks, text)
     nodes = tuple(BaseNode(name, count) for name, count in zip(names, tasks, strict=True))
     total = sum(tasks)
     minimum = maximum = total
-    if text := environment.get("FLEXO_ELASTIC", ""):
-        match = _RANGE.fullmatch(text)
-        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
-            raise NotInAJob(f"FLEXO_ELASTIC is '{text}', which is no range MIN-MAX such as 2-8")
-        minimum, maximum = int(match[1]), max(int(match[2]), total)
+    if text := environment.get(RANGE, ""):
+        minimum, maximum = _range(RANGE, text, text)
+        maximum = max(maximum, total)
     return BaseJob(
         job_id=environment[JOB_ID],
         restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
@@ -54,26 +57,72 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
         declared=bool(text),
         heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
+        cohost=environment.get(COHOST, "") == "1",
+    )
+
+
+def _range(variable: str, text: str, sizes: str) -> tuple[int, int]:
+    """MIN and MAX in `sizes`, a part of the variable's `text`. Raises NotInAJob."""
+    match = _RANGE.fullmatch(sizes)
+    if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+        raise NotInAJob(f"{variable} is '{text}', which is no range MIN-MAX such as 2-8")
+    return int(match[1]), int(match[2])
+
+
+def _opportunistic(environment: Mapping[str, str], names: list[str], tasks: list[int], text: str) -> BaseJob:
+    """The base of an opportunistic job: one node, CPUs only, and no workers. Raises NotInAJob.
+
+    A worker, in a satellite, has one GPU, and the CPUs and the memory of a task of the base.
+    """
+    if environment.get(RANGE):
+        raise NotInAJob(
+            f"{RANGE} is '{environment[RANGE]}' and {OPPORTUNISTIC} is '{text}': a job has one of them."
+            " Submit it with --elastic or with --elastic-opportunistic"
+        )
+    if len(names) > 1:
+        raise NotInAJob(f"the base of an opportunistic job has one node, and this one {len(names)}: use -N 1")
+    sizes, comma, auto = text.partition(",")
+    if comma and auto != "auto":
+        raise NotInAJob(f"{OPPORTUNISTIC} is '{text}': allowed are MIN-MAX and MIN-MAX,auto")
+    minimum, maximum = _range(OPPORTUNISTIC, text, sizes)
+    shape = _shape(environment, tasks)
+    return BaseJob(
+        job_id=environment[JOB_ID],
+        restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        nodes=(BaseNode(names[0], 0),),
+        shape=Resources(1, shape.cpus, shape.memory_mib, ""),
+        minimum=minimum,
+        maximum=maximum,
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+        batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
+        declared=True,
+        heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
+        opportunistic=True,
     )
 
 
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also for a job that used --comment instead.
+    """`environment` with the variables of all options, also for a job that used --comment instead.
 
     Slurm does not set the variables for such a job. The controller's side of the plugin has checked the
     comment and written its content into AdminComment.
     """
     job_id = environment.get(JOB_ID, "")
-    if "FLEXO_ELASTIC" in environment or not job_id:
+    if RANGE in environment or OPPORTUNISTIC in environment or not job_id:
         return environment
     shown = commands.ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
     match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
     if match is None:
         return environment
     batch = re.search(r";batch=(\d+-\d+)", match[2])
+    opportunistic = re.search(r";opportunistic(=auto)?", match[2])
+    size = {RANGE: match[1]}
+    if opportunistic:
+        size = {OPPORTUNISTIC: match[1] + (",auto" if opportunistic[1] else "")}
     return {
         **environment,
-        "FLEXO_ELASTIC": match[1],
+        **size,
+        COHOST: "1" if ";cohost" in match[2] else "",
         "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
         "FLEXO_ELASTIC_HETEROGENEOUS": "1" if ";heterogeneous" in match[2] else "",
     }

@@ -249,7 +249,7 @@ class SlurmJobControl:
         """GPUs of `workers` workers as "[TYPE:]NUMBER", "" for none; no type for a heterogeneous job."""
         base, shape = self._plan.base, self._plan.base.shape
         kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
-        return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
+        return f"{kind}{shape.gpus * workers}" if shape.gpus * workers else ""
 
     def _gres(self, grant: GrantedWorkers) -> str:
         """GPUs and other devices of a satellite, for --gres; "" if it has none."""

@@ -23,15 +23,18 @@ from horovod_elastic.worker.ddp.iteration import Iteration
 from horovod_elastic.worker.ddp.private_state import PrivateStates
 from horovod_elastic.worker.ddp.rates import ScaledRates
 from horovod_elastic.worker.ddp.script_variables import ScriptVariables
-from horovod_elastic.worker.state_messages import StatePart, with_peers
+from horovod_elastic.worker.state_messages import Carry, StatePart, with_peers
 from horovod_elastic.worker.state_route import Member, Origin, Route
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
+    from horovod_elastic.worker.parking import ParkedState
     from horovod_elastic.worker.participant_state import Called
     from horovod_elastic.worker.session import Session
 
 NOWHERE = -1, -1
+_NOT_ALIKE = -1
+"""Stands for the digest of random numbers that differ from worker to worker."""
 LOST = (
     "a virtual worker was lost with its random numbers: from here on, results may differ in their bits from"
     " those of a run without this loss"
@@ -75,6 +78,10 @@ class Handover:
         self._taken: list[Any] | None = None
         """What belongs to the rank alone that this worker has taken over."""
         self._same_random_numbers = False
+        self._resumes = False
+        """Whether all go on from a parked state."""
+        self._parked: ParkedState | None = None
+        """The state from the base, on the worker that reads it for all."""
         self._bring_back: Callable[[], None] | None = None
         """What undoes the changes of steps that do not count; None if there were none."""
 
@@ -86,10 +93,19 @@ class Handover:
         if origin is Origin.BACK and self._bring_back is None:
             self._bring_back = self._captured.memento()
 
-    def meet(self, position: tuple[int, int], loader: int) -> Target:
+    def found(self) -> None:
+        """Compare the founders' random numbers, for a state that is parked. Raises RuntimeError."""
+        told = self._group.exchange([_random_digest()])
+        self._same_random_numbers = len({digest for (digest,) in told}) == 1
+
+    def meet(
+        self, position: tuple[int, int], loader: int, fetch: Callable[[], ParkedState] | None = None
+    ) -> Target:
         """Find out who has the state, and where its owners meet. Raises RuntimeError if a worker is gone.
 
         `position`: that of this worker's next call; `loader`: the number of the loader with which it trains.
+        `fetch`: returns the parked state from which all go on, because nobody has the state. Rank 0 reads it,
+        and says what its owner would say.
         """
         core, place = self._session.core, self._session.place
         assert core is not None
@@ -100,6 +116,12 @@ class Handover:
             *(NOWHERE if self.origin is Origin.NEW else position),
             *(_random_digest(), loader),
         ]
+        self._parked = fetch() if fetch is not None and place.rank == 0 else None
+        if self._parked is not None:
+            head = self._parked.head
+            random = 1 if head.random_numbers else _NOT_ALIKE
+            position = head.place, head.given
+            own = [Origin.BACK, head.commits, first_of_node, False, *position, random, head.loader]
         told = self._group.exchange(own)
         origins = _by_units([Origin(each[0]) for each in told], size)
         if origins[place.rank] is Origin.NEW:
@@ -109,7 +131,8 @@ class Handover:
         self._movers = [rank for rank, each in enumerate(members) if each.origin is Origin.NEW]
         digests = [each[6] for each in told][at::size]
         its = [each for each, o in zip(digests, origins[at::size], strict=True) if o is not Origin.NEW]
-        self._same_random_numbers = len(set(its)) == 1
+        self._same_random_numbers = len(set(its)) == 1 and _NOT_ALIKE not in its
+        self._resumes = fetch is not None
         old = [each for each, o in zip(told, origins, strict=True) if o is not Origin.NEW]
         farthest = max(((each[4], each[5]) for each in old), default=position)
         return Target(farthest, (old or told)[0][7])
@@ -135,14 +158,26 @@ class Handover:
         if self._bring_back is not None:
             self._bring_back()
         position = _Position(iteration)
-        gathers = _GathersSamples(self._group)
-        parts: list[StatePart] = [*self._captured.parts(), self._rates, gathers, position, self._variables]
-        if self._same_random_numbers:
-            parts.append(RandomNumbers())
+        parts = self._parts(position)
         self._taken = self._take_rank_over()
         self._variables.takes(self.origin is Origin.NEW and self._taken is None)
         self._synchronize(parts)
         return position.start()
+
+    def park(self, iteration: Iteration | None, carry: Carry) -> None:
+        """Send the state to the base. Raises the errors of `carry`, RuntimeErrors."""
+        self._variables.takes(False)
+        state_messages.send(self._parts(_Position(iteration)), carry, from_gpus=False)
+
+    @property
+    def parks_random_numbers(self) -> bool:
+        """Whether random numbers are a part of the state."""
+        return self._same_random_numbers
+
+    def _parts(self, position: _Position) -> list[StatePart]:
+        gathers = _GathersSamples(self._group)
+        parts: list[StatePart] = [*self._captured.parts(), self._rates, gathers, position, self._variables]
+        return [*parts, RandomNumbers()] if self._same_random_numbers else parts
 
     def settle(self, iteration: Iteration | None) -> int:
         """Have what this worker has received take effect, once it is at its place; return the commits."""
@@ -156,6 +191,10 @@ class Handover:
         """Give the parts to those who lack them, or receive them. Raises RuntimeError if a peer is gone."""
         assert self._session.core is not None
         transport, route, rank = self._session.core.transport(), self._route, self._session.rank
+        if self._resumes:
+            self._move(parts, self._from_base, receives=True)
+            self._resumes, self._parked = False, None
+            return
         size, at = self._unit()
         if transport is None or route is None or self._session.size == size:
             return
@@ -176,6 +215,12 @@ class Handover:
             state_messages.receive(parts, carry)
         else:
             state_messages.send(parts, carry, from_gpus=self._group.is_on_gpus)
+
+    def _from_base(self, message: torch.Tensor, name: str) -> Callable[[], object]:
+        """Rank 0 reads the message, and passes it on to all others."""
+        if self._parked is not None:
+            self._parked.carry(message, name)
+        return _done if self._session.size == 1 else self._from_root(0, message, name)
 
     def _from_root(self, root: int, message: torch.Tensor, _: str) -> Callable[[], object]:
         return self._group.of_alike.broadcast_from(root, message)
@@ -213,6 +258,10 @@ class Handover:
         if lacks_it if route.givers else rank == route.root:
             say(LOST)
         return taken
+
+
+def _done() -> None:
+    """Do nothing: a worker that is alone has what it has read."""
 
 
 def _by_units(origins: list[Origin], size: int) -> list[Origin]:

@@ -24,10 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
+from flexo_protos.v1 import workers_pb2
 from horovod_elastic import checkpoints, declared
 from horovod_elastic.checkpoints import CheckpointError, CheckpointInfo
 from horovod_elastic.trace import say
-from horovod_elastic.worker import checkpoint_task, left_out
+from horovod_elastic.worker import checkpoint_task, left_out, parking
 from horovod_elastic.worker.ddp import checkpoint, obstacles, torchs_own, units
 from horovod_elastic.worker.ddp.captured import Captured
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
@@ -44,6 +45,8 @@ from horovod_elastic.worker.state_route import Origin
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.elastic_group import ElasticGroup
     from horovod_elastic.worker.ddp.units import Unit
+    from horovod_elastic.worker.parking import Parking
+    from horovod_elastic.worker.participant_state import Called
     from horovod_elastic.worker.session import Session
 
 FIRST_ROUNDS = 3
@@ -122,6 +125,7 @@ class TrainingLoop:
         self.counts_steps = False
         """Whether the script has counted the steps of an epoch in advance, as a framework's loop does."""
         self._placeholder: Callable[[], Any] | None = None
+        self._parking: Parking | None = None
         self._finished = False
 
     @property
@@ -199,6 +203,7 @@ class TrainingLoop:
         """Begin, in init_process_group."""
         self._session, self.group, self.base, self.rule = session, group, base, rule
         self._rates = ScaledRates(rates, base)
+        self._parking = parking.of_job(session)
         self._handover = Handover(session, group, self.captured, self.variables, self._rates)
         self.variables.whole = group.adds_in_order
         self._stage = Stage.WARMING if session.warming else Stage.BEGINNING
@@ -225,9 +230,7 @@ class TrainingLoop:
             sys.exit(1)
         if self._stage is Stage.BEGINNING:
             self._stage = Stage.RIGID
-            self._session.fixed_why = why
-            if self.group.rank() == 0:
-                say(f"this job keeps its size: {why}")
+            self._session.keeps_size(why)
 
     def count_steps(self, what: str, placeholder: Callable[[], Any] | None = None) -> None:
         """Note that the script counts its batches itself. `what`: the framework that does so.
@@ -468,8 +471,11 @@ class TrainingLoop:
         checkpoint_task.run_all(self._session, functools.partial(self._write_checkpoint, position))
         word = self._session.at_boundary()
         if word is None:
+            self._park_copy(position, iteration)
             return False
         self._position = position
+        if word.parks:
+            self._park(position, iteration)
         self._handover.give_up_ranks(word, iteration)
         if word.leave:
             self._session.leave()
@@ -478,8 +484,33 @@ class TrainingLoop:
         else:
             called = self._session.enter(word)
             origin = Origin.STAYS if called is word else Origin.BACK
-        self._has_entered(origin, sync=called.sync)
+        self._has_entered(origin, called)
         return True
+
+    # --- an opportunistic job ---------------------------------------------------------------------------
+
+    def _park_copy(self, position: tuple[int, int], iteration: Iteration | None) -> None:
+        """Park a copy of the state in the base, if it is time for one."""
+        if self._parking is not None and self._parking.due():
+            self._parking.copy(self._head(position), functools.partial(self._handover.park, iteration))
+
+    def _park(self, position: tuple[int, int], iteration: Iteration | None) -> None:
+        """Park the state in the base, because training pauses here. All workers have the same state."""
+        if self._parking is not None and self._session.rank == 0:
+            self._parking.now(self._head(position), functools.partial(self._handover.park, iteration))
+
+    def _head(self, position: tuple[int, int]) -> workers_pb2.ParkedHead:
+        last = self._last_training
+        return workers_pb2.ParkedHead(
+            worker_id=self._session.worker_id,
+            commits=self._session.commits,
+            epoch=self._session.epoch,
+            batches=self._session.batches,
+            place=position[0],
+            given=position[1],
+            loader=-1 if last is None else last.known.history.number,
+            random_numbers=self._handover.parks_random_numbers,
+        )
 
     def _write_checkpoint(self, position: tuple[int, int], *where: Any) -> CheckpointInfo:
         if self.unit is not None:
@@ -496,6 +527,8 @@ class TrainingLoop:
         if why:
             self.keep_size(why)
             return False
+        if self._parking is not None:
+            self._handover.found()
         self._tell_place()
         self._session.enter_loop()
         self._session.begins(self._session.commits)
@@ -504,18 +537,19 @@ class TrainingLoop:
         self.group.guards = True
         return True
 
-    def _has_entered(self, origin: Origin, *, sync: bool) -> None:
+    def _has_entered(self, origin: Origin, called: Called, *, still_new: bool = False) -> None:
         """Come into a generation. Without `sync`, workers have left at a boundary, and all others stay."""
         self._handover.begin(origin)
         self._stage = Stage.CATCHING_UP
-        if not sync:
+        if not (called.sync or still_new):
             self._target = Target(self._position, -1)
             return
         self.group.muted = True
         last = self._last_training
+        fetch = self._parking.fetch if called.resumes and self._parking is not None else None
         try:
             self._target = self._handover.meet(
-                self._next_call(), -1 if last is None else last.known.history.number
+                self._next_call(), -1 if last is None else last.known.history.number, fetch
             )
         except RuntimeError as error:
             self.group.note_failure(error)
@@ -561,8 +595,7 @@ class TrainingLoop:
     def _join(self) -> None:
         self._session.layout = self._layout()
         self.group.guards = True
-        self._session.join()
-        self._has_entered(Origin.NEW, sync=True)
+        self._has_entered(Origin.NEW, self._session.join(), still_new=True)
 
     # --- catching up ------------------------------------------------------------------------------------
 
@@ -599,7 +632,7 @@ class TrainingLoop:
         still_new = self.is_new
         self._session.hang_up()
         called = self._session.recover()
-        self._has_entered(Origin.NEW if still_new else Origin.BACK, sync=still_new or called.sync)
+        self._has_entered(Origin.NEW if still_new else Origin.BACK, called, still_new=still_new)
 
     def _has_caught_up(self, iteration: Iteration) -> bool:
         history = iteration.known.history

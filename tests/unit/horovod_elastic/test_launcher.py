@@ -390,6 +390,44 @@ def test_rules_that_cannot_be_are_usage_errors(
     assert launched == []
 
 
+@pytest.fixture
+def opportunistic(launched: Launched) -> Launched:
+    """The same in an opportunistic job."""
+    del os.environ["FLEXO_ELASTIC"]
+    os.environ["FLEXO_ELASTIC_OPPORTUNISTIC"] = "2-8"
+    return launched
+
+
+def test_an_opportunistic_job_has_a_worker_for_each_of_its_minimum_at_first(
+    opportunistic: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
+    assert launcher.main(command) == 0
+    ((base, _),) = opportunistic
+    assert (base.opportunistic, base.elastic, base.workers, base.founders) == (True, True, 0, 2)
+    assert "--nproc-per-node" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--elastic-unit=2", "--reproducible"])
+def test_what_an_opportunistic_job_cannot_keep_is_a_usage_error(
+    option: str, opportunistic: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main([option, "train"]) == 2
+    assert says(capsys.readouterr().err, option, "opportunistic", "--elastic")
+    assert opportunistic == []
+
+
+def test_an_opportunistic_job_without_flexod_is_a_usage_error(
+    opportunistic: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launcher.main(["train"]) == 0
+    ((base, command),) = opportunistic
+    monkeypatch.undo()
+    monkeypatch.setattr(launcher, "daemon_address", lambda: None)
+    with pytest.raises(ValueError, match="FLEXO_DAEMON"):
+        launcher.run_job(cast(Platform, None), base, command)
+
+
 def test_the_size_of_a_unit_is_part_of_the_plan(launched: Launched) -> None:
     assert launcher.main(["--elastic-unit=2", "train"]) == 0
     assert launcher.main(["train"]) == 0

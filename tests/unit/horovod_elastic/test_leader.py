@@ -803,6 +803,10 @@ def test_a_plan_reaches_agents_unchanged() -> None:
     half = Resources(Fraction(1, 2), 4, devices=(Devices("spare", "s1"),))
     shared = dataclasses.replace(plan, base=dataclasses.replace(base, shape=half))
     assert job_plan.from_text(shared.to_text()) == shared
+    assert "opportunistic" not in plan.to_text(), "older releases know no such jobs"
+    base = dataclasses.replace(plan.base, opportunistic=True)
+    opportunistic = dataclasses.replace(plan, base=base)
+    assert job_plan.from_text(opportunistic.to_text()) == opportunistic
     for text in ("", "{}", "[]", plan.to_text()[:-1], dataclasses.replace(plan).to_text() + "x"):
         with pytest.raises(ValueError, match="no job's plan"):
             job_plan.from_text(text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import test_membership
+import test_membership_pauses
 import test_takeover
 
 from horovod_elastic.leader.membership.roster import Agent, Worker
@@ -33,7 +34,7 @@ OUTSIDE = [
 
 @pytest.fixture(scope="module")
 def reached() -> set[Row]:
-    """The rows that the examples of test_membership.py and test_takeover.py go through."""
+    """The rows that the examples of these modules of tests go through."""
     found: set[Row] = set()
     after = Table.after
 
@@ -44,7 +45,7 @@ def reached() -> set[Row]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "after", noted)
-        for module in (test_membership, test_takeover):
+        for module in (test_membership, test_membership_pauses, test_takeover):
             for name, example in vars(module).items():
                 if name.startswith("test_") and not inspect.signature(example).parameters:
                     example()

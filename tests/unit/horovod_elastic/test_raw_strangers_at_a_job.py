@@ -24,6 +24,7 @@ from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
 from horovod_elastic import open_files, rendezvous
 from horovod_elastic.agent.local_service import LocalService
+from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.proofs import callers_proof
@@ -97,7 +98,7 @@ def leader_port(folder: Path) -> Iterator[Server]:
 @contextmanager
 def agents_socket(folder: Path) -> Iterator[Server]:
     path = folder / "agent"
-    service = LocalService(Job(), f"unix:{path}", SECRET)  # type: ignore[arg-type]
+    service = LocalService(Job(), f"unix:{path}", SECRET, ParkedLink(Trusting(), lambda: ""))  # type: ignore[arg-type]
     hello = workers_pb2.FromWorker(hello=workers_pb2.WorkerHello(worker_id="w"))
 
     def attach() -> None:

@@ -324,3 +324,45 @@ def test_without_slurm_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(commands, "PAUSE_S", 60.0)
     with pytest.raises(NotInAJob, match="not on PATH"):
         SlurmPlatform(os.environ).site()
+
+
+def test_an_opportunistic_base_has_no_workers() -> None:
+    one_task = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "4"}
+    text = {"FLEXO_ELASTIC_OPPORTUNISTIC": "2-8", "SLURM_JOB_ACCOUNT": "a"}
+    base = base_job({**without("SLURM_GPUS_PER_TASK", "SLURM_JOB_GPUS"), **one_task, **text})
+    assert (base.minimum, base.maximum, base.workers) == (2, 8, 0)
+    assert (base.opportunistic, base.elastic, base.declared, base.account) == (True, True, True, "a")
+    assert [(node.name, node.workers) for node in base.nodes] == [("t1", 0)]
+    assert (base.shape.gpus, base.shape.cpus, base.shape.memory_mib) == (1, 4, 16000)
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("2-8,auto", (2, 8)), ("3-3", (3, 3))])
+def test_the_range_of_an_opportunistic_job_may_be_of_one_size_and_automatic(
+    text: str, sizes: tuple[int, int]
+) -> None:
+    base = base_job({**ONE_NODE, "FLEXO_ELASTIC_OPPORTUNISTIC": text})
+    assert (base.minimum, base.maximum) == sizes
+    assert base.elastic
+
+
+@pytest.mark.parametrize("text", ["8-2", "0-4", "2", "2-8,often", "2-8,", "auto"])
+def test_a_range_of_an_opportunistic_job_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(NotInAJob, match="FLEXO_ELASTIC_OPPORTUNISTIC"):
+        base_job({**ONE_NODE, "FLEXO_ELASTIC_OPPORTUNISTIC": text})
+
+
+def test_a_job_is_elastic_or_opportunistic() -> None:
+    with pytest.raises(NotInAJob, match="--elastic-opportunistic"):
+        base_job({**ONE_NODE, "FLEXO_ELASTIC": "2-8", "FLEXO_ELASTIC_OPPORTUNISTIC": "2-8"})
+
+
+@pytest.mark.usefixtures("hostnames")
+def test_an_opportunistic_base_of_several_nodes_is_refused() -> None:
+    with pytest.raises(NotInAJob, match="one node"):
+        base_job(several(2, "1(x2)", SLURM_NTASKS="2", FLEXO_ELASTIC_OPPORTUNISTIC="2-8"))
+
+
+def test_slurm_is_not_asked_for_the_range_of_an_opportunistic_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ask_patiently", lambda *_: pytest.fail("Slurm was asked"))
+    environment = {**ONE_NODE, "FLEXO_ELASTIC_OPPORTUNISTIC": "2-8"}
+    assert with_recorded_range(environment) == environment

@@ -34,6 +34,7 @@ from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
 from horovod_elastic.agent import supervisor
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
+from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.proofs import callers_proof, servers_proof
@@ -202,7 +203,7 @@ def test_only_who_knows_the_nodes_secret_speaks_with_its_agent(
     tmp_path_factory: pytest.TempPathFactory, said: list[Message], secret: str | None
 ) -> None:
     host, endpoint = Overheard(), f"unix:{tmp_path_factory.mktemp('agent')}/socket"
-    service = LocalService(host, endpoint, SECRET)
+    service = LocalService(host, endpoint, SECRET, ParkedLink(Trusting(), lambda: ""))
     data = [each.SerializeToString() for each in said]
     with closing(service):
         metadata = [] if secret is None else [(SECRET_KEY, secret)]

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from trusting import Trusting
 
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.agent.local_service import LocalService
+from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.core.interface import Core, RankPlacement
 from horovod_elastic.worker.participant_state import Called
 from horovod_elastic.worker.session import Session
@@ -164,7 +166,7 @@ def test_a_worker_ends_that_cannot_do_any_more(tmp_path: Path, what: str) -> Non
     environment = {
         **os.environ, "FLEXO_WORKER_ID": "w", "FLEXO_WORKER_SECRET": "s", "FLEXO_AGENT": endpoint
     }  # fmt: skip
-    with closing(LocalService(TellingAgent(), endpoint, "s")):
+    with closing(LocalService(TellingAgent(), endpoint, "s", ParkedLink(Trusting(), lambda: ""))):
         done = subprocess.run(
             [sys.executable, "-c", WORKER, what],
             env=environment, capture_output=True, text=True, timeout=50, check=False,

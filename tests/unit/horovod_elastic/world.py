@@ -17,6 +17,7 @@ from horovod_elastic.leader.membership.commands import (
     Dismiss,
     End,
     Go,
+    GoBack,
     Kill,
     Leave,
     Prepare,
@@ -105,6 +106,12 @@ class World:
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
     virtual: int = 0
     """The number of virtual workers, in reproducible mode."""
+    minimum: int = 0
+    """That of an opportunistic job, whose base has no workers; else 0."""
+    stored: int | None = None
+    """The commits of the state that is parked in the base; None if there is none."""
+    went_back: int = 0
+    """How often training went back to the parked state."""
 
     def __post_init__(self) -> None:
         self.members = self._membership()
@@ -113,12 +120,14 @@ class World:
         slots = [Slot(agent, number) for agent, count in self.base.items() for number in range(count)]
         virtual = VirtualWorkers(self.virtual, slots) if self.virtual else None
         return Membership(
-            sum(self.base.values()),
+            sum(self.base.values()) or self.minimum,
             list(self.base),
             taking_over=taking_over,
             gap=100 * self.leaders,
             unit=self.unit,
             virtual=virtual,
+            minimum=self.minimum,
+            parked=self.stored,
         )
 
     # --- what can happen ----------------------------------------------------------------------
@@ -256,6 +265,11 @@ class World:
                 self.step(worker_id)
         self.flush()
 
+    def train(self, batches: int) -> None:
+        """This many rounds of mini-batches, as far as the job can take them."""
+        for _ in range(batches):
+            self.commit()
+
     def finish(self) -> None:
         """The training function returns everywhere."""
         self.align()
@@ -369,6 +383,8 @@ class World:
     def _carry_out(self, worker_id: str, word: Called) -> None:
         old = self.prepared[self.processes[worker_id].part.generation]
         old.left.add(worker_id)
+        if word.parks and self.processes[worker_id].part.rank == 0:
+            self.park(worker_id)
         if word.leave:
             self.told_to_leave.add(worker_id)
             self.exit(worker_id, 0)
@@ -377,6 +393,15 @@ class World:
             self.stand(worker_id)
         else:
             self._enter(worker_id, word)
+
+    def park(self, worker_id: str) -> None:
+        """The base keeps this worker's state, if it is still the job's."""
+        if not self.members.may_park(worker_id):
+            return
+        commits = self.processes[worker_id].part.commits
+        if self.stored is None or commits >= self.stored:
+            self.stored = commits
+            self.obey(self.members.parked(commits, self.now))
 
     def _enter(self, worker_id: str, word: Called) -> None:
         process, form = self.processes[worker_id], self.prepared[word.generation]
@@ -388,7 +413,10 @@ class World:
             root = max(there, key=lambda each: self.processes[each].part.commits)
         else:
             root = next(each.worker_id for each in form.places if self._can_be_root(each.worker_id))
-        if worker_id == root:
+        if form.go is not None and form.go.resumes:
+            assert self.stored is not None, "there is a state to go on from"
+            form.commits = self.stored
+        elif worker_id == root:
             form.commits = process.part.commits
         elif word.at and form.commits >= 0:
             assert process.part.commits == form.commits, "all switch after the same batch"
@@ -466,6 +494,9 @@ class World:
                 self.dismissed.add(command.agent)
             case Leave():
                 self._tell(command.worker_id, self._hears_leave(command.worker_id))
+            case GoBack():
+                self.went_back += 1
+                self.steps.clear()  # training repeats what was not parked
             case _:
                 self._tell_several(command)
 
@@ -540,7 +571,11 @@ class World:
         return hear
 
     def _go(self, go: Go) -> None:
-        form = self.prepared[go.generation]
+        if go.parks:
+            assert all(call.leave for call in go.calls), "all leave"
+            form = Form(go.generation, ())
+        else:
+            form = self.prepared[go.generation]
         form.go = go
         going = {call.worker_id for call in go.calls if not (call.leave or call.aside)}
         assert going == set(form.members()), "everybody who has a place is called"
@@ -550,7 +585,7 @@ class World:
                 continue
             if call.at:
                 assert process.part.boundary < call.at, "nobody has passed the boundary"
-            word = Called(go.generation, call.at, go.sync, call.leave, call.aside)
+            word = Called(go.generation, call.at, go.sync, call.leave, call.aside, go.parks, go.resumes)
 
             def hear(process: Process, worker_id: str = call.worker_id, word: Called = word) -> None:
                 process.part.given(word)

@@ -1,0 +1,145 @@
+"""Opportunistic jobs, whose bases have no workers: they pause below their minimum and go on with others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from local_job import LocalJob, local_job, train_at  # noqa: E402
+
+SCRIPT = HERE / "scripts" / "plain_ddp.py"
+SAMPLES, EPOCHS = 1280, 4
+HOW = "--samples", str(SAMPLES), "--epochs", str(EPOCHS), "--sleep", "0.05"
+PAUSES = "training pauses"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """By step, a digest of the model, of a job of two workers to which nothing happens."""
+    with local_job(tmp_path_factory.mktemp("undisturbed") / "job", SCRIPT, *HOW) as job:
+        assert job.wait() == 0, job.output()
+        return {each["taken"]: each["digest"] for each in job.events("step") if each["world"]}
+
+
+def of_the_model_that_survives(job: LocalJob) -> dict[int, list[dict[str, Any]]]:
+    """By step, what its workers have logged: the last time, if training went back behind it."""
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for each in job.events("step"):
+        if each["world"]:
+            known = steps.get(each["taken"], [])
+            steps[each["taken"]] = [*known, each] if known and known[0]["world"] == each["world"] else [each]
+    return steps
+
+
+def check(job: LocalJob, undisturbed: dict[int, float]) -> None:
+    """Each sample was used once an epoch, and the model is the same as without any pause."""
+    steps = of_the_model_that_survives(job)
+    assert sorted(steps) == list(range(1, len(steps) + 1))
+    for epoch in range(EPOCHS):
+        its = [each for step in steps.values() for each in step if each["epoch"] == epoch]
+        used = Counter(number for each in its for number in each["numbers"])
+        assert used == Counter(range(SAMPLES)), f"epoch {epoch}"
+    assert {taken: {each["digest"] for each in its} for taken, its in steps.items()} == {
+        taken: {digest} for taken, digest in undisturbed.items()
+    }
+    last = [each for each in job.events("epoch") if each["epoch"] == EPOCHS - 1]
+    assert len({each["accuracy"] for each in last}) == 1
+    assert (job.folder / "logs" / "model.pt").exists(), "one of the workers knows itself as rank 0"
+
+
+def wait_for_pause(job: LocalJob, number: int = 1) -> None:
+    job.wait_until(f"pause {number}", lambda: job.output().count(PAUSES) >= number)
+
+
+def kill(job: LocalJob, *nodes: str) -> None:
+    """At once, with all their processes."""
+    for node in nodes:
+        os.killpg(job.supervisors[node].pid, signal.SIGKILL)
+
+
+def kill_the_bases_agent(job: LocalJob) -> None:
+    (agent,) = psutil.Process(job.supervisors["base"].pid).children()
+    agent.kill()
+    agent.wait()
+
+
+def start(job: LocalJob, *nodes: str) -> None:
+    for node in nodes:
+        job.start(node, 1)
+
+
+def test_a_ddp_script_pauses_and_goes_on_with_other_workers(
+    tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    """Meanwhile the base's agent is killed. The next one finds the state."""
+    with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2) as job:
+        start(job, "n1")
+        time.sleep(1.0)
+        assert not job.events("step"), "one worker is too few"
+        start(job, "n2")
+        world = train_at(job, 2)
+        job.send_away("n1")
+        wait_for_pause(job)
+        job.send_away("n2")
+        job.wait_until("the satellites' end", lambda: job.supervisors["n2"].poll() is not None)
+        kill_the_bases_agent(job)
+        start(job, "n3", "n4")
+        train_at(job, 2, after=world)
+        assert job.wait() == 0, job.output()
+        check(job, undisturbed)
+        assert list(job.folder.glob("flexo-parked-*")) == [], "at the end, the base keeps nothing"
+
+
+def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_killed(
+    tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2, FLEXO_PARK_INTERVAL_S="0.3") as job:
+        start(job, "n1", "n2")
+        world = train_at(job, 2)
+        time.sleep(1.0)
+        kill(job, "n1", "n2")
+        start(job, "n3", "n4")
+        train_at(job, 2, after=world)
+        assert job.wait() == 0, job.output()
+        check(job, undisturbed)
+        assert job.output().count(PAUSES) == 1
+
+
+def test_a_horovod_script_pauses_and_goes_back(tmp_path: Path) -> None:
+    """First its workers leave in order, and then they are killed at once."""
+    script, how = HERE / "scripts" / "elastic_data.py", ("--samples", "400", "--epochs", "2")
+    with local_job(tmp_path / "job", script, *how, minimum=2, FLEXO_PARK_INTERVAL_S="0.3") as job:
+        start(job, "n1", "n2")
+        job.wait_until("steps", lambda: job.events("commit"))
+        job.send_away("n1")
+        wait_for_pause(job)
+        entered = len(job.events("enter"))
+        start(job, "n3")
+        job.wait_until("other workers", lambda: len(job.events("enter")) > entered + 1)
+        time.sleep(0.7)
+        kill(job, "n2", "n3")
+        start(job, "n4", "n5")
+        assert job.wait() == 0, job.output()
+        assert job.output().count(PAUSES) == 2
+        check_samples(job, samples=400, epochs=2)
+
+
+def check_samples(job: LocalJob, samples: int, epochs: int) -> None:
+    """Each sample was used once an epoch. Of a step that was taken twice, the last time counts."""
+    took = job.events("took")
+    last = {each["step"]: each["generation"] for each in took}
+    assert sorted(last) == list(range(1, len(last) + 1))
+    for epoch in range(epochs):
+        its = [each for each in took if each["epoch"] == epoch and each["generation"] == last[each["step"]]]
+        assert Counter(number for each in its for number in each["samples"]) == Counter(range(samples))
