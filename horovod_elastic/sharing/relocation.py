@@ -135,7 +135,9 @@ class HostBuffers:
         if blocks := self._free.get(size):
             self._size -= size
             return blocks.pop()
-        return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+        if pinned:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.frombuffer(bytearray(size), dtype=torch.uint8)  # counts as no memory of a device
 
     def keep(self, blocks: list[Any]) -> None:
         """Keep blocks for the next move, up to the limit."""

@@ -37,6 +37,8 @@ class Member:
         self.met = 0
         self._process = _pidfd(caller.pid)
         self._seen = [0, 0]
+        for ring in self._rings():  # what it told a former coordinator is nobody's baseline
+            self.new(ring)
 
     @property
     def alive(self) -> bool:
@@ -77,11 +79,17 @@ class Member:
             os.close(self._process)
             self._process = None
 
+    CYCLES, GAPS = 0, 1
+    LEAKS = 0
+
+    def _rings(self) -> tuple[int, ...]:
+        return (self.CYCLES, self.GAPS) if self.hello.role is Role.GUARANTEE else (self.LEAKS,)
+
     def new(self, ring: int) -> tuple[float, ...]:
         """Durations in one of its rings since the last call."""
         if self.hello.role is Role.GUARANTEE:
             told = GuaranteePage(self.page)
-            chosen = told.cycles if ring == 0 else told.gaps
+            chosen = told.cycles if ring == self.CYCLES else told.gaps
         else:
             chosen = OpportunisticPage(self.page).leaks
         durations = tuple(chosen.since(self._seen[ring]))
@@ -209,13 +217,15 @@ class SharedGpu:
             age_s = page.page.age_s() if member.order is not None and member.order.shared else 0.0
             guarantee = GuaranteeSeen(
                 member.identity,
-                member.new(0),
-                member.new(1),
+                member.new(Member.CYCLES),
+                member.new(Member.GAPS),
                 page.peak,
                 float("inf") if member.gone else age_s,
             )
         if self.opportunistic is not None:
-            opportunistic = OpportunisticSeen(self.opportunistic.identity, self.opportunistic.new(0))
+            opportunistic = OpportunisticSeen(
+                self.opportunistic.identity, self.opportunistic.new(Member.LEAKS)
+            )
         return Seen(now_s, self.device.memory_total, guarantee, opportunistic, complete)
 
     def _write(self, order: Order) -> None:

@@ -20,7 +20,8 @@ _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 def allocation(environment: Mapping[str, str]) -> Allocation:
     """The allocation of the Slurm job on this node, with its GPUs as Slurm numbers them there."""
     restarts = environment.get("SLURM_RESTART_COUNT", "")
-    numbers = environment.get("SLURM_JOB_GPUS", "").split(",")
+    # Slurm 22.05 tells a step of its own GPUs alone, and the batch script of the job's.
+    numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")).split(",")
     return Allocation(
         node=environment.get("SLURMD_NODENAME", ""),
         job_id=environment.get(JOB_ID, ""),

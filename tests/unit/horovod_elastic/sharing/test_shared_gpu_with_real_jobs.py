@@ -1,0 +1,205 @@
+"""Real jobs share a pretended GPU. The guarantee job never fails or waits, whatever the other one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sharing_world import GPU, World, world
+
+from horovod_elastic.sharing import environment
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
+
+ALLOWED_NS = 50_000_000
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+def pair(shared: World, *statements: str, idle_s: float = 0.15, **how: float) -> tuple:  # type: ignore[type-arg]
+    """A guarantee job and an opportunistic one that fills its gaps."""
+    guarantee = shared.start("guarantee", *statements, idle_s=idle_s, **how)
+    shared.wait(lambda: guarantee.steps > 3)
+    opportunistic = shared.start("opportunistic")
+    shared.wait(lambda: opportunistic.steps > 20)
+    return guarantee, opportunistic
+
+
+def test_from_50_ms_after_the_gate_closes_until_it_opens_the_other_job_does_no_work(shared: World) -> None:
+    statements = "sum(len(model(inputs)) for _ in range(0))", "time.sleep(0)"
+    guarantee, opportunistic = pair(shared, *statements, width=1500)  # steps of some 100 ms
+    shared.wait(lambda: opportunistic.steps > 200)
+    guarantee.kill()
+    begins, steps, works = guarantee.lines("begin"), guarantee.lines("step"), opportunistic.lines("op")
+    flights = [(began, next((each for each in steps if each > began), 0)) for began in begins]
+    known = shared.gpu().opportunistic
+    assert known is not None
+    first = next(began for began, _ in flights if began > works[0])
+    judged = [(began, ended) for began, ended in flights if began > first and ended - began > 2 * ALLOWED_NS]
+    assert len(judged) > 10
+    late = [at for at in works if any(began + ALLOWED_NS < at < ended for began, ended in judged)]
+    assert len(late) <= len(judged) // 50, f"{len(late)} operations in {len(judged)} flights"
+
+
+def test_a_dead_coordinator_closes_the_gate_and_stops_no_guarantee_job(shared: World) -> None:
+    guarantee, opportunistic = pair(shared)
+    shared.kill_coordinator()
+    time.sleep(1.5)
+    before, others = opportunistic.steps, guarantee.steps
+    time.sleep(1.5)
+    assert opportunistic.steps == before
+    assert guarantee.steps > others + 3
+    shared.start_coordinator()
+    shared.wait(lambda: opportunistic.steps > before + 20)
+    shared.wait(lambda: shared.gpu().guarantee is not None and shared.gpu().opportunistic is not None)
+
+
+def test_a_guarantee_job_that_is_stopped_closes_the_gate(shared: World) -> None:
+    guarantee, opportunistic = pair(shared)
+    os.killpg(guarantee.process.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    before = opportunistic.steps
+    time.sleep(1.0)
+    assert opportunistic.steps == before
+    os.killpg(guarantee.process.pid, signal.SIGCONT)
+    shared.wait(lambda: opportunistic.steps > before + 5)
+
+
+def test_a_guarantee_job_that_is_killed_leaves_the_gpu_to_the_other(shared: World) -> None:
+    guarantee, opportunistic = pair(shared)
+    guarantee.kill()
+    before = opportunistic.steps
+    shared.wait(lambda: opportunistic.steps > before + 100)
+    shared.wait(lambda: shared.gpu().gate == "open")
+
+
+def test_three_candidates_have_the_gpu_one_after_the_other(shared: World) -> None:
+    jobs = []
+    for count in range(3):
+        jobs.append(shared.start("opportunistic", seconds=3))
+        shared.wait(lambda count=count: len(shared.gpu().waiting) + bool(shared.gpu().opportunistic) > count)
+    shared.wait(
+        lambda: all("done" in job.log.read_text() for job in jobs if job.log.exists()) and jobs[2].steps
+    )
+    spans = [(job.lines("step")[0], job.lines("step")[-1]) for job in jobs]
+    assert spans == sorted(spans)
+    assert [job.process.wait() for job in jobs] == [0, 0, 0]
+
+
+def test_a_surge_of_the_guarantee_job_moves_the_others_tensors_out_and_back(shared: World) -> None:
+    surge = (
+        "held.append(torch.zeros(220 << 20, dtype=torch.uint8)) if os.path.exists(log + '.surge') else None"
+    )
+    ebb = "held.clear() if not os.path.exists(log + '.surge') else held.__setitem__(slice(4, None), [])"
+    guarantee, opportunistic = pair(shared, surge, ebb)
+    shared.wait(lambda: shared.gpu().limit > 400 << 20)
+    Path(str(guarantee.log) + ".surge").touch()
+    shared.wait(lambda: shared.gpu().opportunistic.moved_out > 0)  # type: ignore[union-attr]
+    before = guarantee.steps
+    time.sleep(1)
+    assert guarantee.steps > before
+    assert shared.gpu().limit < 100 << 20
+    guarantee.kill()
+    stood = opportunistic.steps
+    shared.wait(lambda: opportunistic.steps > stood + 20)
+
+
+def test_a_job_that_leaks_is_held_at_its_limit(shared: World) -> None:
+    guarantee = shared.start("guarantee", idle_s=0.15)
+    leak = "held.append(torch.zeros(20 << 20, dtype=torch.uint8))"
+    opportunistic = shared.start("opportunistic", leak)
+    shared.wait(lambda: shared.gpu().opportunistic is not None and shared.gpu().opportunistic.moved_out > 0)
+    held = shared.gpu().opportunistic
+    assert held is not None
+    assert held.moved_out < 1 << 30
+    before, others = opportunistic.steps, guarantee.steps
+    shared.wait(lambda: guarantee.steps > others + 10)
+    assert opportunistic.steps - before < 60
+    assert guarantee.process.poll() is None
+    opportunistic.kill()  # it dies while all of its tensors are out
+    shared.wait(lambda: shared.gpu().opportunistic is None)
+    assert guarantee.process.poll() is None
+    shared.start("opportunistic")
+    shared.wait(lambda: shared.gpu().opportunistic is not None)
+
+
+def test_a_job_that_reaches_no_hook_is_stopped(shared: World) -> None:
+    guarantee = shared.start("guarantee", idle_s=0.05)
+    shared.wait(lambda: guarantee.steps > 3)
+    loop = "import torch, time\na = torch.ones(64, 64)\nwhile True: a @ a"
+    job = shared.start_command("opportunistic", [sys.executable, "-c", loop])
+
+    def state() -> str:
+        held = shared.gpu().opportunistic
+        if held is None:
+            return ""
+        return Path(f"/proc/{held.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    shared.wait(lambda: state() == "T")
+    assert job.process.poll() is None
+    assert guarantee.process.poll() is None
+
+
+ENDING = """
+import os, sys
+from horovod_elastic.sharing.supervisor import Supervisor
+sys.exit(Supervisor(stop_s=0.3, end_s=0.7).run(sys.argv[1:], os.environ))
+"""
+
+
+def test_a_job_that_stays_without_a_hook_is_ended(shared: World) -> None:
+    shared.start("guarantee", idle_s=0.05)
+    loop = "import torch, time\na = torch.ones(64, 64)\nwhile True: a @ a"
+    added = environment.of_opportunistic(GPU, shared.folder)
+    command = ["env", *(f"{name}={value}" for name, value in added.items()), sys.executable, "-c", ENDING]
+    job = shared.start_command("", [*command, sys.executable, "-c", loop])
+    assert job.process.wait(timeout=60) == 75
+    assert "no gate" in job.said()
+
+
+def test_if_the_supervisor_is_killed_all_processes_of_the_job_end(shared: World) -> None:
+    opportunistic = shared.start("opportunistic")
+    shared.wait(lambda: opportunistic.steps > 5)
+    held = shared.gpu().opportunistic
+    assert held is not None
+    assert held.pid != opportunistic.process.pid
+    os.kill(opportunistic.process.pid, signal.SIGKILL)
+    shared.wait(lambda: not Path(f"/proc/{held.pid}").exists() or shared.gpu().opportunistic is None)
+    shared.wait(lambda: shared.gpu().opportunistic is None)
+
+
+def test_both_jobs_are_preempted_at_once(shared: World) -> None:
+    for job in pair(shared):
+        job.kill()
+    shared.wait(lambda: shared.gpu().guarantee is None and shared.gpu().opportunistic is None)
+    again = shared.start("guarantee", idle_s=0.05)
+    shared.wait(lambda: again.steps > 5)
+
+
+def test_a_job_ends_with_its_own_exit_code_and_gets_signals(shared: World) -> None:
+    exits = shared.start_command("opportunistic", [sys.executable, "-c", "raise SystemExit(7)"])
+    assert exits.process.wait(timeout=60) == 7
+    sleeps = shared.start_command("opportunistic", ["sleep", "600"])
+    time.sleep(1.0)
+    sleeps.process.send_signal(signal.SIGTERM)
+    assert sleeps.process.wait(timeout=60) == 128 + signal.SIGTERM
+
+
+def test_without_a_coordinator_a_guarantee_job_trains(tmp_path: Path) -> None:
+    alone = World(tmp_path)
+    try:
+        job = alone.start("guarantee", seconds=1)
+        assert job.process.wait(timeout=60) == 0
+        assert job.steps > 3
+    finally:
+        alone.end()
