@@ -23,14 +23,12 @@ elastic.config = {
   -- partition's nodes: nothing would keep bases off servers that are not lent.
   borrowed_partition = nil,
   -- The partition for satellites of opportunistic jobs, such as "shared". If it is set, they alone get in, and
-  -- they alone may ask for the GRES below. The comment by which this file knows a satellite is no proof, since
-  -- users write comments. So each job that gets in is held (priority 0), and job_modify() lets its owner neither
-  -- release nor change it: Slurm alone would let them (JobHeldUser). flexod releases only jobs that match a
-  -- grant of its own. Lua is not a limit: set MaxTRESPerJob=gres/spare=0 on all other QOSes as well
-  -- (docs/admin-guide.md). nil: no GPUs are shared.
+  -- they alone may ask for the GRES spare, which opens a GPU beside the job that holds it. The comment by which
+  -- this file knows a satellite is no proof, since users write comments. So each job that gets in is held
+  -- (priority 0), and job_modify() lets its owner neither release nor change it: Slurm alone would let them
+  -- (JobHeldUser). flexod releases only jobs that match a grant of its own. Lua is not a limit: set
+  -- MaxTRESPerJob=gres/spare=0 on all other QOSes as well (docs/admin-guide.md). nil: no GPUs are shared.
   shared_partition = nil,
-  -- The GRES that opens a GPU beside the job that holds it, as in gres.conf (Name=spare).
-  spare_gres = "spare",
   -- The largest MAX of --elastic and --elastic-opportunistic; nil: no limit. plugstack.conf repeats it, so that
   -- users hear of it sooner.
   max_workers = nil,
@@ -45,6 +43,7 @@ local TOKEN_MARK = "flexo{"
 local EXAMPLE = "sbatch -n %d --gpus-per-task=1 %s ..." -- with tasks and options
 local OPPORTUNISTIC_EXAMPLE = "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=%s ..."
 local AUTO = ",auto"
+local SPARE = "spare" -- the GRES of gres.conf (Name=spare)
 
 -- An error raised with refuse() is a message for the user; every other error is a fault of this file.
 local function refuse(format, ...)
@@ -375,7 +374,7 @@ end
 
 -- Whether a request names the spare GRES, in whatever spelling: as a whole word, in small or capital letters.
 local function asks_for_spare(job_desc)
-  local word = "%f[%w_%-]" .. elastic.config.spare_gres:lower():gsub("%-", "%%-") .. "%f[^%w_%-]"
+  local word = "%f[%w_%-]" .. SPARE .. "%f[^%w_%-]"
   for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
     if (job_desc[field] or ""):lower():find(word) then
       return true
@@ -386,7 +385,7 @@ end
 
 local function refuse_spare()
   refuse("the GRES %s is for satellites that flexod has granted a GPU; ask for GPUs of your own (--gpus), or for those "
-    .. "that others leave idle: " .. OPPORTUNISTIC_EXAMPLE, elastic.config.spare_gres, "1-4")
+    .. "that others leave idle: " .. OPPORTUNISTIC_EXAMPLE, SPARE, "1-4")
 end
 
 -- Keeps the shared partition and the spare GRES for satellites, and holds these until flexod releases them. They

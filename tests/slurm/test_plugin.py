@@ -163,10 +163,32 @@ def other_client(site: Site) -> str:
             ["--elastic-batch=32-4096", "--elastic-heterogeneous", "--elastic-fungible", "--elastic=2-8"],
             "flexo{workers=2-8;fungible;heterogeneous;batch=32-4096}",
         ),
+        (["--elastic-cohost"], "flexo{workers=2-2;cohost}"),
+        (["--elastic=2-8", "--elastic-cohost"], "flexo{workers=2-8;cohost}"),
     ],
 )
 def test_the_options_are_recorded_in_the_admin_comment(site: Site, options: list[str], token: str) -> None:
     site.expect_token(site.sbatch(*MINIMUM, *options), token)
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        ("1-4", "flexo{workers=1-4;opportunistic}"),
+        ("02-8,auto", "flexo{workers=2-8;opportunistic=auto}"),
+    ],
+)
+def test_an_opportunistic_job_asks_for_one_task_without_gpus(site: Site, value: str, token: str) -> None:
+    asked = f"--elastic-opportunistic={value}"
+    site.expect_token(site.sbatch("-n", "1", "-c", "2", "--mem=100M", asked), token)
+    for wrong in (("-n", "2"), ("-n", "1", "--gpus=1"), ("-N", "2", "-n", "2")):
+        site.expect_refused(site.sbatch(*wrong, asked), "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=")
+
+
+@pytest.mark.parametrize("other", ["--elastic=2-8", "--elastic-cohost"])
+def test_an_opportunistic_job_has_no_gpus_of_its_own(site: Site, other: str) -> None:
+    answer = site.sbatch("-n", "1", "--elastic-opportunistic=1-4", other)
+    site.expect_refused(answer, "--elastic-opportunistic and", "exclude each other")
 
 
 @pytest.mark.parametrize(
@@ -226,6 +248,8 @@ def test_the_commands_list_the_options(site: Site) -> None:
     assert "--elastic-fungible" in text
     assert "--elastic-heterogeneous" in text
     assert "--elastic-batch=MIN-MAX" in text
+    assert "--elastic-opportunistic=MIN-MAX[,auto]" in text
+    assert "--elastic-cohost" in text
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -375,8 +399,9 @@ ALL = {
     "FLEXO_ELASTIC_FUNGIBLE": "1",
     "FLEXO_ELASTIC_HETEROGENEOUS": "1",
     "FLEXO_ELASTIC_BATCH": "32-256",
+    "FLEXO_ELASTIC_COHOST": "1",
 }
-ALL_ELSE = ("--elastic-fungible", "--elastic-heterogeneous", "--elastic-batch=32-256")
+ALL_ELSE = ("--elastic-fungible", "--elastic-heterogeneous", "--elastic-batch=32-256", "--elastic-cohost")
 ONE = ("-n", "1", "--gpus-per-task=1", "--elastic=1-8")
 
 
@@ -384,6 +409,12 @@ ONE = ("-n", "1", "--gpus-per-task=1", "--elastic=1-8")
 def test_the_job_learns_its_range_whatever_it_exports(site: Site, export: str) -> None:
     seen = site.output_of(f"/usr/bin/{SHOW}", *ONE, *ALL_ELSE, export)
     assert seen == ALL
+
+
+@pytest.mark.parametrize("export", ["--export=ALL", "--export=NONE"])
+def test_an_opportunistic_job_learns_its_range_and_its_word(site: Site, export: str) -> None:
+    seen = site.output_of(f"/usr/bin/{SHOW}", "-n", "1", "--elastic-opportunistic=1-4,auto", export)
+    assert seen == {"FLEXO_ELASTIC_OPPORTUNISTIC": "1-4,auto"}
 
 
 def test_the_steps_of_a_job_learn_its_range(site: Site) -> None:

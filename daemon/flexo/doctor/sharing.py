@@ -27,7 +27,7 @@ FIRST_RELEASE: Final = Release(23, 2)
 """The first release whose device cgroups open the files of a GRES without a plugin of its own."""
 _RECONFIGURE: Final = "then `scontrol reconfigure`"
 _RESTART: Final = "restart slurmctld and all slurmds"
-_CALLS_MODIFY: Final = re.compile(r"^[^\n]*(?<!--)\b\w+\.job_modify\s*\(", re.MULTILINE)
+_CALLS_MODIFY: Final = re.compile(r"^(?:(?!--).)*\b\w+\.job_modify\s*\(", re.MULTILINE)
 _SHOWN: Final = 3
 """The number of nodes or QOS that a sentence names."""
 
@@ -156,7 +156,7 @@ def _release(version: str) -> Finding:
 
 
 def _gres_types(config: SlurmConfig, gres: str) -> Finding:
-    check, wanted = "SPARE_types", ("gpu", gres)
+    check, wanted = "sharing.gres_types", ("gpu", gres)
     if set(wanted) <= set(config.gres_types):
         return ok(check, f"GresTypes has gpu and {gres}")
     return problem(

@@ -66,8 +66,10 @@ FULL = (
 SHORT = (
     Part(
         "short",
-        "one elastic job grows and gives back; `--elastic` accepted and refused",
+        "one elastic job grows and gives back; `--elastic` accepted and refused; a shared GPU opens",
         (
+            "tests/slurm/matrix/test_device_cgroups.py::test_a_spare_gpu_opens_exactly_its_device_beside_"
+            "the_job_that_holds_all",
             f"{_ELASTIC}::test_an_elastic_job_grows_and_an_ordinary_job_takes_a_node_back",
             f"{_PLUGIN}::test_the_options_are_recorded_in_the_admin_comment",
             f"{_PLUGIN}::test_a_maximum_over_the_sites_limit_is_refused_with_the_limit",

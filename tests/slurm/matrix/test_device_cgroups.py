@@ -6,6 +6,7 @@ not (EPERM).
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -118,3 +119,12 @@ def test_an_exclusive_neighbour_does_not_take_the_spare_gpus_from_23_02_on(
     wait(out.exists, "the job has tried")
     assert field(quiet, neighbour, "NumCPUs") == "8"
     assert spare_gpus(quiet) == {0: not SHARES, 1: not SHARES}
+
+
+def test_the_doctor_finds_all_in_order_but_the_limits_of_slurmdbd(quiet: Lab) -> None:
+    found = json.loads(quiet.run(["flexo", "doctor", "--json"], check=False).stdout)["findings"]
+    levels = {each["check"]: each["level"] for each in found if each["check"].startswith("sharing.")}
+    assert levels.pop("sharing.qos") == "warning"  # this lab has no slurmdbd
+    assert levels.pop("sharing.release") == ("ok" if SHARES else "problem")
+    assert set(levels.values()) == {"ok"}
+    assert {"sharing.devices", "sharing.files", "sharing.lua", "sharing.hold"} <= levels.keys()

@@ -57,5 +57,4 @@ def test_the_qos_of_the_partition_lets_satellites_have_one(quiet: Lab) -> None:
     satellite = submit(quiet, "-p", "shared", *SPARE)
     wait(lambda: state(quiet, satellite) == "RUNNING", "the satellite runs")
     assert field(quiet, satellite, "QOS") == "normal"
-    two = submit(quiet, "-p", "shared", "-n1", "--gres=spare:2")
-    wait(lambda: field(quiet, two, "Reason").startswith("QOSMax"), "a job of two has to wait for good")
+    assert "QOSMaxGRESPerJob" in refusal(quiet, "-p", "shared", "-n1", "--gres=spare:2")

@@ -588,8 +588,6 @@ function checks.the_spare_gres_is_refused_to_everybody_else_in_every_spelling()
     expect_accepted(request({ [field] = "gres/spares:1" }), nil, SHARED)
     expect_accepted(request({ [field] = "gres/spare:1" }), nil)
   end
-  expect_refused(request({ tres_per_node = "gres/left-over:1" }), { "left-over" },
-    { shared_partition = "shared", spare_gres = "left-over" })
 end
 
 function checks.the_shared_partition_is_for_satellites_alone()

@@ -9,6 +9,8 @@ tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what res
        change (reader_commands). cgroup.conf knows no CgroupPlugin=disabled (flexo_lab). The reason for which
        Lua refuses `scontrol update` stands in slurmctld's log alone. preempt_youngest_first is one of
        SchedulerParameters; later releases have youngest_first in PreemptParameters (flexo.doctor).
+23.02: Device cgroups open the device files of a GRES without a plugin, and gres.conf has Flags=explicit. GPUs
+       are shared from this release on (flexo.doctor.sharing).
 24.11: `squeue -O` has ExcNodes (`squeue --helpFormat` lists it). Generic resources are written `gres/gpu:2`
        and not `gres:gpu:2`, without a number where the user gave none (text). Nodes without any have no
        GresUsed (parse_nodes). Without cgroups, cgroup.conf has to say CgroupPlugin=disabled (flexo_lab).
