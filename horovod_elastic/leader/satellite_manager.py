@@ -346,7 +346,7 @@ class SatelliteManager:
             status = found.get(satellite.id)
             if status is None:
                 self._give_back(satellite, _Reason.REASON_LOST, "it ended before its agent was here")
-            elif status.blocked:
+            elif status.blocked or (status.held and not satellite.grant.shared_gpus):
                 self._cancel_and_give_back(satellite, _Reason.REASON_REFUSED, status.reason)
             elif not status.placed:
                 if now > satellite.since + satellite.grant.start_within_s:

@@ -86,6 +86,8 @@ class SatelliteStatus:
     """Why the satellite waits, in the cluster's words."""
     blocked: bool = False
     """Whether the satellite waits because of a limit, not for GPUs, so that it will not start soon."""
+    held: bool = False
+    """Whether the satellite waits for somebody to release it. flexod releases those for shared GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

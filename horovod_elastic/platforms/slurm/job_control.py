@@ -51,7 +51,7 @@ _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers
 """The comment of a satellite; flexod reads it too."""
 # Reasons for which Slurm will not start a satellite soon: limits, not the cluster's load.
 _LIMIT_REASONS = (
-    *("Assoc", "QOS", "Account", "Max", "Partition", "JobHeld", "JobHoldMaxRequeue"),
+    *("Assoc", "QOS", "Account", "Max", "Partition", "JobHoldMaxRequeue"),
     *("InvalidAccount", "InvalidQOS"),
 )
 """Beginnings of such reasons. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
@@ -68,7 +68,10 @@ class _QueueEntry:
     def status(self) -> SatelliteStatus:
         waits = self.state == "PD"
         return SatelliteStatus(
-            placed=not waits, reason=self.reason, blocked=waits and self.reason.startswith(_LIMIT_REASONS)
+            placed=not waits,
+            reason=self.reason,
+            blocked=waits and self.reason.startswith(_LIMIT_REASONS),
+            held=waits and self.reason.startswith("JobHeld"),
         )
 
 
