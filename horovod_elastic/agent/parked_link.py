@@ -65,5 +65,9 @@ class ParkedLink:
 
 
 def _after(proven: threading.Event, pieces: Iterator[pb.ParkedPiece]) -> Iterator[pb.ParkedPiece]:
+    """The pieces, once the server has `proven` itself. They end early if their sender is gone."""
     proven.wait()
-    yield from pieces
+    try:
+        yield from pieces
+    except Exception:  # grpc raises a bare Exception when the worker's stream breaks
+        return

@@ -207,6 +207,32 @@ def test_founders_that_are_lost_before_their_loop_take_the_others_with_them() ->
     assert sorted(agents(world)) == ["s2", "s3"]
 
 
+def test_bystanders_that_fail_before_the_loss_is_noticed_do_not_end_the_job() -> None:
+    world = waiting_world("s1", "s2")
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    world.flush()
+    world._die(world.of("s1")[0])  # with its agent, of which the leader has not heard yet
+    world.exit(world.of("s2")[0], 1)
+    assert world.end is None
+    world.lose("s1")
+    assert world.end is None
+    world.join("s3", 1)
+    begin(world)
+    assert sorted(agents(world)) == ["s2", "s3"]
+
+
+def test_a_script_that_fails_before_its_loop_ends_the_job() -> None:
+    world = waiting_world("s1", "s2")
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    world.flush()
+    world.exit(world.of("s2")[0], 1)
+    world.quieten()
+    assert world.end is not None
+    assert world.end.exit_code == 1
+
+
 def test_a_script_that_fails_everywhere_ends_the_job() -> None:
     world = training_world("s1", "s2")
     world.park(next(iter(world.training())))
