@@ -318,6 +318,7 @@ class Membership:
 
     def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
         worker.layout = status.layout
+        self._roster.takes_from_any = self._roster.takes_from_any or bool(status.layout)
         if worker.state is not WorkerState.STARTING:  # before that, its script knows nothing yet
             worker.told_first = status.told_first
         self._job.fixed_why = status.fixed_why or self._job.fixed_why
