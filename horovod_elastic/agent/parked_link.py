@@ -33,18 +33,19 @@ class ParkedLink:
 
     def park(self, pieces: Iterator[pb.ParkedPiece]) -> pb.Parked:
         """Pass a state on. Raises NoLeader, NotAuthentic and grpc.RpcError."""
-        address, proven = self._address(), threading.Event()
+        address, gate = self._address(), _Gate()
         caller = ProvingCaller(self._authenticator, address)
         with grpc.insecure_channel(address, options=_OPTIONS) as channel:
             metadata = caller.metadata(wire.PARK)
-            call = rpc.LeaderServiceStub(channel).Park.future(_after(proven, pieces), metadata=metadata)
+            call = rpc.LeaderServiceStub(channel).Park.future(gate.after(pieces), metadata=metadata)
             try:
                 caller.check(wire.PARK, call)
+                gate.proven = True
             except Exception:
                 call.cancel()
                 raise
             finally:
-                proven.set()
+                gate.decided.set()
             return call.result()
 
     def fetch(self) -> Iterator[pb.ParkedPiece]:
@@ -64,6 +65,19 @@ class ParkedLink:
         return address
 
 
-def _after(proven: threading.Event, pieces: Iterator[pb.ParkedPiece]) -> Iterator[pb.ParkedPiece]:
-    proven.wait()
-    yield from pieces
+class _Gate:
+    """Holds pieces back until the server has proven itself."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.proven = False
+
+    def after(self, pieces: Iterator[pb.ParkedPiece]) -> Iterator[pb.ParkedPiece]:
+        """The pieces; none if the server proves nothing. They end early if their sender is gone."""
+        self.decided.wait()
+        if not self.proven:
+            return
+        try:
+            yield from pieces
+        except Exception:  # grpc raises a bare Exception when the worker's stream breaks
+            return

@@ -144,11 +144,16 @@ def _write(pieces: Iterator[pb.ParkedPiece], file: BinaryIO) -> pb.ParkedHead:
         raise Unwelcome("a parked state begins with its head")
     head = first.head.SerializeToString()
     write(_LENGTH.pack(len(head)) + head)
-    for piece in pieces:
-        if piece.whole:
-            return first.head
-        write(piece.content)
-    raise Unwelcome("the parked state has broken off")
+    try:
+        for piece in pieces:
+            if piece.whole:
+                return first.head
+            write(piece.content)
+    except OSError:
+        raise
+    except Exception as error:  # grpc raises a bare Exception when the stream breaks
+        raise Unwelcome("the stream of the parked state has broken") from error
+    raise Unwelcome("the parked state is not whole")
 
 
 def _read_head(file: BinaryIO) -> pb.ParkedHead:

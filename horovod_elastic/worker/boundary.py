@@ -134,11 +134,14 @@ def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Take
 # --- the parked state of an opportunistic job -------------------------------------------------------------
 
 
-@functools.cache
 def _parking(session: Session) -> Parking | None:
-    from horovod_elastic.worker import parking  # imports PyTorch
+    if os.environ.get("FLEXO_OPPORTUNISTIC") != "1":
+        return None
+    if session.parking is None:
+        from horovod_elastic.worker import parking  # imports PyTorch
 
-    return parking.of_job(session)
+        session.parking = parking.of_job(session)
+    return session.parking
 
 
 def cannot_park(state: Any) -> str:

@@ -69,6 +69,8 @@ class Parking:
         self._interval_s = float(os.environ.get(INTERVAL_VARIABLE) or DEFAULT_INTERVAL_S)
         self._due_at = 0.0
         self._sending = False
+        self._said = ""
+        """The last failure that the user was told of."""
 
     def due(self) -> bool:
         """Whether this worker is to park a copy at this boundary."""
@@ -100,7 +102,10 @@ class Parking:
 
     def _failed(self, error: Exception) -> None:
         """Go on with the state that was parked before; the next copy is a new try."""
-        say(f"the state of training was not parked in the base, which keeps the one before: {_text(error)}")
+        text = _text(error)
+        if text != self._said:
+            self._said = text
+            say(f"the state of training was not parked in the base, which keeps the one before: {text}")
 
     def now(self, head: pb.ParkedHead, write: Write) -> None:
         """Park the state, and wait until the base keeps it. If that fails, the base keeps the state before.

@@ -116,6 +116,15 @@ def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_kil
         assert job.output().count(PAUSES) == 1
 
 
+def test_a_script_that_cannot_pause_ends_when_a_worker_has_to_leave(tmp_path: Path) -> None:
+    with local_job(tmp_path / "job", HERE / "scripts" / "keeps_its_size.py", minimum=2) as job:
+        start(job, "n1", "n2")
+        job.wait_until("the reason", lambda: "this job keeps its size: " in job.output())
+        job.send_away("n1")
+        assert job.wait() == 1, job.output()
+        assert "training cannot pause, because dist.new_group() at keeps_its_size.py:16" in job.output()
+
+
 def test_a_horovod_script_pauses_and_goes_back(tmp_path: Path) -> None:
     """First its workers leave in order, and then they are killed at once."""
     script, how = HERE / "scripts" / "elastic_data.py", ("--samples", "400", "--epochs", "2")

@@ -317,6 +317,20 @@ def test_what_synchronises_in_its_own_way_is_broadcast_in_that_way(cluster: Clus
     assert each(cluster.all, sync_own_ways) == [[70, 0, 0, "its own sync"]] * 3
 
 
+def obstacles(me: Me) -> list[str]:
+    from horovod_elastic.worker import state_parts
+
+    plain = me.hvd.elastic.TorchState(model=me.torch.nn.Linear(2, 2), batch=0)
+    return [state_parts.obstacle(each) for each in (plain, *states_with_ways_of_their_own(me))]
+
+
+def test_a_base_cannot_keep_what_synchronises_in_its_own_way(cluster: Cluster) -> None:
+    for plain, handled, own in each(cluster.all, obstacles):
+        assert plain == ""
+        assert "state.counter" in handled
+        assert "Own" in own
+
+
 def extra_state(me: Me) -> list[int]:
     from horovod_elastic.worker import state_sync
 

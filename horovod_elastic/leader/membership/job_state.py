@@ -20,6 +20,8 @@ from horovod_elastic.leader.membership.states import (
 
 BYSTANDERS = (1, -6)
 """Exit codes of workers that only lost a peer: uncaught HorovodInternalError, or the native core's abort."""
+KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
+"""Exit codes of a process that SIGKILL or SIGTERM has ended."""
 
 
 class JobState:
@@ -147,8 +149,12 @@ class JobState:
         self._script.happens(event)
 
     def note_failure(self, exit_code: int) -> None:
-        """Note a failure. The first is kept, unless it was a bystander's and this one is the script's own."""
-        if self.failure is None or (self.failure in BYSTANDERS and exit_code > 1):
+        """Note a failure. The first is kept, unless it was a bystander's and this one is the script's own.
+
+        In an opportunistic job, a bystander's failure gives way also to the loss of a worker.
+        """
+        may_replace = exit_code > 1 or (self.minimum > 0 and exit_code in KILLED)
+        if self.failure is None or (self.failure in BYSTANDERS and may_replace):
             self.failure = exit_code
 
     # --- suspended nodes -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from horovod_elastic.leader.membership.commands import (
     Leave,
     Withdraw,
 )
-from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.job_state import KILLED, JobState
 from horovod_elastic.leader.membership.next_step import Selection, Verdict
 from horovod_elastic.leader.membership.roster import (
     EXIT_BOUND_S,
@@ -32,7 +32,7 @@ from horovod_elastic.leader.membership.roster import (
     Worker,
     WorkerStatus,
 )
-from horovod_elastic.leader.membership.staff import ANEW, ENDING, KILLED, Staff
+from horovod_elastic.leader.membership.staff import ANEW, ENDING, Staff
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, WorkerState
 from horovod_elastic.leader.membership.takeover import Takeover, settle_all
 from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers, slot_of
@@ -318,6 +318,7 @@ class Membership:
 
     def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
         worker.layout = status.layout
+        self._roster.takes_from_any = self._roster.takes_from_any or bool(status.layout)
         if worker.state is not WorkerState.STARTING:  # before that, its script knows nothing yet
             worker.told_first = status.told_first
         self._job.fixed_why = status.fixed_why or self._job.fixed_why
@@ -532,7 +533,8 @@ class Membership:
             return []
         if job.fixed_why and any(self._roster.agent_of(worker).leaving for worker in members):
             return self._over(Verdict(1, self._cannot_pause()))
-        if members or any(worker.state is WorkerState.FINISHED for worker in self._roster.alive()):
+        remaining = WorkerState.FINISHED, WorkerState.LEAVING
+        if members or any(worker.state in remaining for worker in self._roster.alive()):
             return []
         if job.fixed_why:
             return self._over(Verdict(job.failure or 1, self._cannot_pause()))

@@ -138,6 +138,8 @@ def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
         return None
     if job.finishing:
         return Verdict(job.failure or 0, "the script ended")
+    if job.minimum and any(worker.state is WorkerState.LEAVING for worker in roster.alive()):
+        return None  # its end may tell that a satellite was taken away
     return Verdict(job.failure or 1, NO_MODEL)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod_elastic.leader.membership.commands import Leave, RankAssignment, Start
 from horovod_elastic.leader.membership.states import (
@@ -209,6 +209,8 @@ class Roster:
         self.virtual = virtual
         self.agents: dict[str, Agent] = {}
         self.workers: dict[str, Worker] = {}
+        self.takes_from_any = False
+        """Whether the scripts of this job are known to take the state from any rank: they have layouts."""
         self._base_agents = list(base_agents)
         self._serial = 0
 
@@ -284,6 +286,7 @@ class Roster:
         ]
         expected = places(self.in_order(self.members(), waiting))
         projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
+        projected_rank = replace(projected_rank, size=max(projected_rank.size, self.minimum))
         unit = self.unit_of(worker)[0].worker_id if self.unit > 1 else ""
         return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank, unit)
 
@@ -314,12 +317,11 @@ class Roster:
         if worker.slot % self.unit:
             return False
         staying = [each for each in self.alive() if each.state is not WorkerState.LEAVING]
-        members = self.members()
-        tells = any(each.layout for each in members)  # scripts that take the state from any rank
         if self.minimum:  # no worker is in the base, and nobody trains while the job pauses
             begins = any(not each.newcomer and not each.member for each in staying)
-            may = worker.newcomer and not begins and (tells or not members)
+            may = self.takes_from_any and worker.newcomer and not begins
         else:
+            tells = any(each.layout for each in self.members())
             may = tells and self.agent_of(worker).base
         return may and not any(each.told_first for each in staying)
 

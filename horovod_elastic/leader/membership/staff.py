@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horovod_elastic.leader.membership.change import Changes
 from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill
-from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.job_state import BYSTANDERS, KILLED, JobState
 from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
@@ -12,8 +12,6 @@ from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWork
 
 RESTARTS_PER_SLOT = 3
 """Number of times that a worker that died soon is started again in its slot."""
-KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
-"""Exit codes of a process that SIGKILL or SIGTERM has ended."""
 ENDING = "the job is ending"
 ANEW = "it is started again, in another place"
 BACK = "it is started again, because training goes back to the parked state"
@@ -147,6 +145,8 @@ class Staff:
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
         agent = self._roster.agent_of(worker)
         if was is WorkerState.LEAVING:
+            if self._job.minimum and agent.dismissed:
+                self._job.note_failure(exit_code)
             waits = self._job.minimum and not agent.dismissed and (self._job.paused or not self._job.founded)
             return [*commands, *self.fill(agent, now)] if waits else commands
         if exit_code != 0 and was is not WorkerState.FINISHED:
@@ -159,12 +159,13 @@ class Staff:
             self._job.note_failure(exit_code or 1)
         if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
             commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
-        taken = self._job.minimum > 0 and (agent.leaving or exit_code in KILLED)
-        if taken and member and not self._job.scalable:
-            commands += self._kill_the_rest(worker)
+        lost = self._job.minimum > 0 and (bool(agent.leaving) or exit_code in {*KILLED, *BYSTANDERS})
+        if lost and member and not self._job.scalable:
+            commands += self._kill_the_rest(worker, now)
         if self._job.finishing or agent.leaving:
             return commands
-        if not worker.newcomer and not worker.in_loop and not (taken or self._job.failure in KILLED):
+        excused = (lost and self._job.founded) or self._was_taken(agent, exit_code)
+        if not worker.newcomer and not worker.in_loop and not excused:
             self._doom(now)
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
 
@@ -176,12 +177,16 @@ class Staff:
             return []  # the unit was replaced before
         return [Kill(each.worker_id, each.agent, why) for each in others]
 
-    def _kill_the_rest(self, lost: Worker) -> list[Command]:
+    def _kill_the_rest(self, lost: Worker, now: float) -> list[Command]:
         """Kill the other founders of an opportunistic job. Before their training loop, they cannot go on
-        without the one that is `lost`; the job begins anew.
+        without the one that is `lost`. If a satellite was taken away, the job begins anew.
         """
-        why = f"worker {lost.worker_id} was taken away before training could pause"
-        return [Kill(each.worker_id, each.agent, why) for each in self._roster.members()]
+        why = f"worker {lost.worker_id} is gone, and training could not pause yet"
+        rest = self._roster.members()
+        for each in rest:
+            if each.state is not WorkerState.FINISHED:
+                each.tell_to_leave(why, now)
+        return [Kill(each.worker_id, each.agent, why) for each in rest]
 
     def _was_taken(self, agent: Agent, exit_code: int) -> bool:
         """Whether the cluster, and not the script, has ended a worker: a satellite's, while the job ends, or

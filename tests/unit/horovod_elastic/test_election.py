@@ -88,6 +88,13 @@ def test_the_bases_agents_ask_at_once_and_a_satellites_agent_when_it_has_been_va
     assert satellite.wants_it(100.5 + election.HOLD_BACK_S)
 
 
+def test_an_agent_that_only_follows_never_asks_for_the_lease() -> None:
+    follower = candidate(Role.FOLLOWER, lost=A)
+    assert follower.heard(VACANT, False, 100.0) == Pause(election.LOOK_AGAIN_S)
+    assert not follower.wants_it(100.0 + 10 * election.HOLD_BACK_S)
+    assert follower.heard(LeaderLease("c", "c:1", 4, 3, 5.0), False, 200.0) == Following("c:1", "c", 4)
+
+
 def test_a_satellites_agent_waits_anew_when_somebody_led_in_between() -> None:
     satellite = candidate(Role.SATELLITE, lost=A)
     satellite.heard(VACANT, False, 100.0)

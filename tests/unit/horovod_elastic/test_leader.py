@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,7 @@ from horovod_elastic.leader import attendance, base_watch, satellite_manager
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.membership import takeover
+from horovod_elastic.leader.parked_store import FOLDER_VARIABLE, ParkedStore
 from horovod_elastic.platforms.base import (
     BaseState,
     Found,
@@ -158,10 +160,10 @@ class Job:
     def settle(self) -> None:
         self.do(lambda: None)
 
-    def attach(self, job_id: int, node: str, base: bool = False, **hello: Any) -> AgentOutbox:
+    def attach(self, job_id: int, node: str, base: bool = False, slots: int = 1, **hello: Any) -> AgentOutbox:
         outbox: AgentOutbox = queue.SimpleQueue()
         said = workers_pb2.AgentHello(
-            slurm_job_id=job_id, node=node, slots=1, base=base, holder=f"{node}-holder", **hello
+            slurm_job_id=job_id, node=node, slots=slots, base=base, holder=f"{node}-holder", **hello
         )
         self.do(lambda: self.leader.agent_attached(f"{node}-{job_id}", said, outbox))
         return outbox
@@ -191,11 +193,20 @@ G1, G2 = Found("55", "g1", "n7", 1), Found("56", "g2", "n8", 1)
 def lead() -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
+    def begin(
+        slurm: Slurm | None = None,
+        inherited: bool = False,
+        name: str = "n1-17",
+        parked: ParkedStore | None = None,
+    ) -> Job:
         slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[LeadershipOutcome]()
         base = BaseJob("17", 0, (BaseNode("n1", 1),), Resources(1, 1, 0, ""), 1, 4, "")
+        if parked is not None:
+            base = dataclasses.replace(base, nodes=(BaseNode("n1", 0),), opportunistic=True)
         plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
-        leader = Leader(plan, name, "127.0.0.1", cast(JobControl, slurm), lease, inherited=inherited)
+        leader = Leader(
+            plan, name, "127.0.0.1", cast(JobControl, slurm), lease, inherited=inherited, parked=parked
+        )
         leader._reporter.attach(cast(Any, link))
         thread = threading.Thread(target=lambda: outcomes.append(leader.run()), daemon=True)
         thread.start()
@@ -823,3 +834,66 @@ def test_flexods_signature_of_a_grant_is_shown_again_and_outlives_a_flexod_witho
     assert [each.signature for each in job.leader._satellites.report()] == [b"flexod's"]
     told(b"renewed")
     assert [each.signature for each in job.leader._satellites.report()] == [b"renewed"]
+
+
+# --- opportunistic jobs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParkedStore:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    store = ParkedStore("17", 0)
+    store.make()
+    return store
+
+
+def keep(store: ParkedStore, commits: int, epoch: int) -> None:
+    head = workers_pb2.ParkedHead(worker_id="w1", commits=commits, epoch=epoch, batches=[32])
+    whole = workers_pb2.ParkedPiece(whole=True)
+    store.keep(iter([workers_pb2.ParkedPiece(head=head), whole]), lambda _: True)
+
+
+def test_a_new_leader_finds_the_parked_state_and_newcomers_go_as_far_as_that(
+    lead: Callable[..., Job], store: ParkedStore
+) -> None:
+    keep(store, 7, 3)
+    job = lead(Slurm(found=[G1]), inherited=True, parked=store)
+    job.attach(17, "n1", base=True, slots=0)
+    warming = workers_pb2.WorkerStatus(phase=workers_pb2.WORKER_PHASE_STARTING)
+    newcomer = workers_pb2.RunningWorker(worker_id="w2", newcomer=True, status=warming)
+    satellite = job.attach(55, "n7", grant_id="g1", workers=[newcomer])
+    wait_until(lambda: job.link.started)
+    report = next(message.report for message in job.link.heard if message.HasField("report"))
+    assert (report.paused, report.workers) == (True, 0)
+    hello = job.leader._reporter.hello()
+    assert (hello.opportunistic, hello.workers.min, hello.workers.max) == (True, 1, 4)
+    name, outbox = "n7-55", job.leader._agents.by_name["n7-55"].outbox
+    said = workers_pb2.WorkerSaid(worker_id="w2", said=workers_pb2.FromWorker(status=warming))
+    job.do(lambda: job.leader.agent_said(name, outbox, workers_pb2.FromAgent(worker_said=said)))
+    epochs = [each.tell_worker.message.epoch for each in drained(satellite)]
+    assert [(each.number, list(each.batches)) for each in epochs if each.number] == [(3, [32])]
+
+
+def test_a_leader_keeps_states_of_its_own_workers_only(lead: Callable[..., Job], store: ParkedStore) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True, parked=store)
+    job.attach(17, "n1", base=True, slots=0)
+    job.attach(55, "n7", grant_id="g1", workers=[running("w1")])
+    assert job.leader.welcomes(workers_pb2.ParkedHead(worker_id="w1"))
+    assert not job.leader.welcomes(workers_pb2.ParkedHead(worker_id="w2"))
+
+
+def test_the_base_of_an_opportunistic_job_has_no_successor_in_a_satellite(
+    lead: Callable[..., Job], store: ParkedStore
+) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True, parked=store)
+    job.attach(17, "n1", base=True, slots=0)
+    job.attach(55, "n7", grant_id="g1", workers=[running("w1")])
+    assert job.leader._agents.successor_of("n1-17") == ""
+
+
+def test_the_parked_state_ends_with_the_job(lead: Callable[..., Job], store: ParkedStore) -> None:
+    keep(store, 7, 3)
+    job = lead(parked=store)
+    job.leader.stop(0, "it is over")
+    job.thread.join(BOUND_S)
+    assert not store.folder.exists()

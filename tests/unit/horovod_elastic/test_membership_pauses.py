@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_membership_in_a_random_world import EVENTS, Play
+from test_membership_in_a_random_world import Play
 from thorough import examples
 from world import World
 
@@ -25,10 +25,12 @@ def begin(world: World) -> World:
     """All workers are ready, and in the training loop as soon as they train."""
     for _ in range(4):
         for worker_id in list(world.processes):
-            world.ready(worker_id)
+            if worker_id in world.processes:
+                world.ready(worker_id)
         world.flush()
         for worker_id in list(world.processes):
-            world.enter_loop(worker_id)
+            if worker_id in world.processes:
+                world.enter_loop(worker_id)
         world.commit()
     world.align()
     return world
@@ -207,6 +209,32 @@ def test_founders_that_are_lost_before_their_loop_take_the_others_with_them() ->
     assert sorted(agents(world)) == ["s2", "s3"]
 
 
+def test_bystanders_that_fail_before_the_loss_is_noticed_do_not_end_the_job() -> None:
+    world = waiting_world("s1", "s2")
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    world.flush()
+    world._die(world.of("s1")[0])  # with its agent, of which the leader has not heard yet
+    world.exit(world.of("s2")[0], 1)
+    assert world.end is None
+    world.lose("s1")
+    assert world.end is None
+    world.join("s3", 1)
+    begin(world)
+    assert sorted(agents(world)) == ["s2", "s3"]
+
+
+def test_a_script_that_fails_before_its_loop_ends_the_job() -> None:
+    world = waiting_world("s1", "s2")
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    world.flush()
+    world.exit(world.of("s2")[0], 1)
+    world.quieten()
+    assert world.end is not None
+    assert world.end.exit_code == 1
+
+
 def test_a_script_that_fails_everywhere_ends_the_job() -> None:
     world = training_world("s1", "s2")
     world.park(next(iter(world.training())))
@@ -268,13 +296,15 @@ def test_generations_that_break_without_a_loss_do_not_follow_each_other_for_ever
 def test_one_worker_of_those_that_go_on_is_told_rank_0() -> None:
     world = training_world("s1", "s2")
     for process in world.processes.values():
-        process.layout = "0 same"
+        process.layout, process.told_first = "0 same", process.agent == "s1"
+    world.live(1.0)
     world.release("s1")
     world.commit()
     world.join("s3", 1)
     told = [each for each in world.processes if world.members.worker(each).told_first]  # type: ignore[union-attr]
     assert len(told) == 1
-    assert world.outlooks[told[0]].rank == 0
+    outlooks = [world.outlooks[each] for each in (*told, *(world.processes.keys() - told))]
+    assert [(each.rank, each.size) for each in outlooks] == [(0, 2), (1, 2)]
 
 
 def test_a_new_leader_finds_a_paused_job() -> None:
@@ -311,8 +341,33 @@ def test_a_new_leader_takes_the_pause_over_where_it_was() -> None:
     assert set(world.agents) == {"b1", "s2"}
 
 
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("join", "join", "ready", "ready", "commit", "commit", "settle", "settle", "settle"),
+                *("deliver", "deliver", "step", "step", "release", "release", "lose", "lose", "kill"),
+                *("fail", "finish", "wait", "limit", "new_leader"),
+            ]
+        ),
+        st.integers(0, 7),
+        st.integers(1, 3),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
 class PausingPlay(Play):
     """Rank 0 parks from time to time; the base's agent and its leader may be killed."""
+
+    def settle(self, which: int, number: int) -> None:
+        """What is under way comes to its end; one more satellite comes if the job pauses."""
+        if self._world.members.paused and which > 2:
+            self._serial += 1
+            self._world.join(f"s{self._serial}", number)
+        for _ in range(number):
+            begin(self._world)
 
     def commit(self, which: int, number: int) -> None:
         super().commit(which, number)
@@ -325,12 +380,12 @@ class PausingPlay(Play):
 
 
 @settings(max_examples=examples(300))
-@given(events=EVENTS, minimum=st.integers(1, 3))
+@given(events=EVENTS, minimum=st.integers(1, 3), more=st.integers(-1, 1))
 def test_whatever_happens_it_goes_on_once_there_are_enough(
-    events: list[tuple[str, int, int]], minimum: int
+    events: list[tuple[str, int, int]], minimum: int, more: int
 ) -> None:
-    world = waiting_world(minimum=minimum)
-    PausingPlay(world).run([each for each in events if each[0] != "crash"])
+    world = begin(waiting_world(*["s96", "s97", "s98", "s99"][: minimum + more], minimum=minimum))
+    PausingPlay(world).run(events)
     world.obey(world.members.limit(None, world.now))
     world.quieten()
     if world.end is None and not world.training():
