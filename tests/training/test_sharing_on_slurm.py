@@ -85,20 +85,36 @@ def guest_on(lab: Lab, node: str) -> str:
     return guest["job"] if guest else ""
 
 
-def test_it_trains_on_gpus_that_others_hold_and_pauses_when_they_end(sharing_lab, submit):
+def why(lab: Lab, job: Job) -> str:
+    """What `flexo why` says of a job."""
+    return str(lab.run(["flexo", "why", str(job.job_id)]).stdout)
+
+
+def test_it_trains_beside_another_job_moves_when_that_ends_and_pauses_for_an_ordinary_one(
+    sharing_lab, submit
+):
     hosts = [submit("-n", "1", "--gpus-per-task=1", "-c", "1", "--elastic-cohost") for _ in range(2)]
     for host in hosts:
         host.wait_until("training", lambda host=host: len(host.events("step")) > 5)
-    guest = submit("-n", "1", "-c", "1", "--elastic-opportunistic=1-2")
-    guest.wait_until("two workers", lambda: 2 in {each["size"] for each in guest.events("step") if each["world"]})
-    assert {guest_on(sharing_lab, node) for node in sharing_lab.spec.train_names} == {str(guest.job_id)}
-    why = sharing_lab.run(["flexo", "why", str(guest.job_id)]).stdout
-    assert f"job {hosts[0].job_id} " in why
-    assert "of the time" in why
-    before = len(hosts[0].events("step"))
-    for host in hosts:
-        host.cancel()
-    guest.wait_until("workers on GPUs of its own", lambda: "of its own" in sharing_lab.run(["flexo", "why", str(guest.job_id)]).stdout)
-    since = time.time()
-    guest.wait_until("training again", lambda: any(each["time"] > since for each in guest.events("step")))
-    assert before
+    guest = submit("-n", "1", "-c", "1", "--elastic-opportunistic=1-1")
+    nodes = sharing_lab.spec.train_names
+    guest.wait_until("a guest", lambda: str(guest.job_id) in {guest_on(sharing_lab, node) for node in nodes})
+    guest.wait_until("steps", lambda: trained_since(guest, 0.0))
+    told = why(sharing_lab, guest)
+    (host,) = [each for each in hosts if f"job {each.job_id} " in told]
+    assert "of the time" in told
+    host.cancel()
+    guest.wait_until("a GPU of its own", lambda: "of its own" in why(sharing_lab, guest))
+    moved = time.time()
+    guest.wait_until("steps there", lambda: trained_since(guest, moved))
+    ordinary = elastic_jobs.take_nodes(sharing_lab, 1, 1, 600, "-c", "1")
+    elastic_jobs.wait_for_start(guest, ordinary)
+    guest.wait_until("a pause", lambda: "pauses" in why(sharing_lab, guest))
+    sharing_lab.run(["scancel", str(ordinary)])
+    paused = time.time()
+    guest.wait_until("steps after the pause", lambda: trained_since(guest, paused))
+
+
+def trained_since(job: Job, at: float) -> bool:
+    """Whether the job has taken a step since then, as a member of a generation."""
+    return any(each["time"] > at and each["world"] for each in job.events("step"))
