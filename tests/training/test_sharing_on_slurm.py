@@ -90,9 +90,7 @@ def why(lab: Lab, job: Job) -> str:
     return str(lab.run(["flexo", "why", str(job.job_id)]).stdout)
 
 
-def test_it_trains_beside_another_job_moves_when_that_ends_and_pauses_for_an_ordinary_one(
-    sharing_lab, submit
-):
+def test_it_trains_beside_another_job_moves_to_a_gpu_of_its_own_and_pauses(sharing_lab, submit):
     hosts = [submit("-n", "1", "--gpus-per-task=1", "-c", "1", "--elastic-cohost") for _ in range(2)]
     for host in hosts:
         host.wait_until("training", lambda host=host: len(host.events("step")) > 5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from controller_world import BOB, slurm_job
 from flat_records import change_job
-from sharing_world import SharingWorld
+from shared_gpus_world import SharingWorld
 
 from flexo.metrics.present import Present
 from flexo.model.queue import JobState, SatelliteTag

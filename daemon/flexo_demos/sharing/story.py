@@ -38,6 +38,8 @@ class Plot:
     """Steps of the guarantee jobs before anybody shares their GPUs."""
     together_s: float = 40.0
     guest_epochs: int = 12
+    guest_width: int = 128
+    """Channels of the other job's model: its steps are long beside the gaps of the guarantee jobs."""
     host_pause_s: float = 0.06
     """Pause of the guarantee jobs between two steps, as for slow storage. The other job fills these gaps."""
     rigid_s: int = 15
@@ -97,7 +99,7 @@ class Story:
 
     def _together(self) -> None:
         """An opportunistic job comes. All GPUs are held, so it gets one of theirs."""
-        self._submit(GUEST, ["--elastic-opportunistic=1-1"], ["--epochs", str(self._plot.guest_epochs)])
+        self._submit(GUEST, ["--elastic-opportunistic=1-1"], self._guest_script())
         self._teller.show("no GPU is idle; its base has CPUs only, and flexod looks for a GPU to share")
         self._wait("it has a shared GPU", self._is_guest)
         self._teller.say(
@@ -108,6 +110,9 @@ class Story:
         began = time.time()
         time.sleep(self._plot.together_s)
         self._seen.together = (began, time.time())
+
+    def _guest_script(self) -> list[str]:
+        return ["--epochs", str(self._plot.guest_epochs), "--width", str(self._plot.guest_width)]
 
     def _move(self) -> None:
         """The guarantee job ends, and the other job moves to the GPU as its own."""
