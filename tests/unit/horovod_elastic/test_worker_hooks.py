@@ -65,9 +65,10 @@ class Session:
         self.calls.append("found")
         self.generation += 1
 
-    def join(self) -> None:
+    def join(self) -> Called:
         self.calls.append("join")
         self.warming, self.projected_rank, self.generation = False, None, 5
+        return Called(5)
 
     def enter_loop(self) -> None:
         self.calls.append("enter_loop")
