@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
 from typing import TYPE_CHECKING, Any
 
 from flexo_protos.v1 import workers_pb2
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 def attach(session: Session, state: Any) -> None:
     """Enter the training function: from now on, notify_end_of_minibatch() means the boundary of `state`."""
 
+    from horovod_elastic.worker import parking  # imports PyTorch
+
     so_far = 0
 
     def boundary(samples: int) -> None:
@@ -36,6 +37,7 @@ def attach(session: Session, state: Any) -> None:
         state.check_host_updates()
 
     training.attach(boundary)
+    state._flexo_parking = parking.of_job(session)
     left_out.attach(state)
     replicas.attach(state)
 
@@ -134,19 +136,9 @@ def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Take
 # --- the parked state of an opportunistic job -------------------------------------------------------------
 
 
-def _parking(session: Session) -> Parking | None:
-    if os.environ.get("FLEXO_OPPORTUNISTIC") != "1":
-        return None
-    if session.parking is None:
-        from horovod_elastic.worker import parking  # imports PyTorch
-
-        session.parking = parking.of_job(session)
-    return session.parking
-
-
 def cannot_park(state: Any) -> str:
     """Why the state of an opportunistic job cannot be parked; "" if it can, or in other jobs."""
-    if os.environ.get("FLEXO_OPPORTUNISTIC") != "1":
+    if state._flexo_parking is None:
         return ""
     from horovod_elastic.worker import state_parts
 
@@ -155,14 +147,14 @@ def cannot_park(state: Any) -> str:
 
 def park_copy(session: Session, state: Any) -> None:
     """Park a copy of the state that was just saved, if it is time for one."""
-    parking = _parking(session)
+    parking: Parking | None = state._flexo_parking
     if parking is not None and parking.due():
         parking.copy(_head(session), functools.partial(_write, state))
 
 
 def park(session: Session, state: Any) -> None:
     """Park the state that was just saved, because training pauses. All workers have the same state."""
-    parking = _parking(session)
+    parking: Parking | None = state._flexo_parking
     if parking is not None and session.rank == 0:
         parking.now(_head(session), functools.partial(_write, state))
 
@@ -183,8 +175,7 @@ def _resume(session: Session, state: Any) -> int:
 
     from horovod_elastic.worker import state_sync
 
-    parking = _parking(session)
-    assert parking is not None
+    parking: Parking = state._flexo_parking
     try:
         parked = parking.fetch() if session.rank == 0 else None
     except RuntimeError as error:  # all workers wait for the next generation, as for a lost one

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import grpc
 
@@ -32,9 +32,6 @@ from horovod_elastic.trace import say, say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
 from horovod_elastic.worker import departure
 from horovod_elastic.worker.participant_state import Called, ParticipantState
-
-if TYPE_CHECKING:
-    from horovod_elastic.worker.parking import Parking
 
 STANDING_INTERVAL_S = 1.0
 AGENT_AWAY_S = 60.0
@@ -97,8 +94,6 @@ class Session:
         """The number of this worker's samples in a step, if the script has said so; else 0."""
         self.on_cannot_enter: Callable[[], None] = lambda: None
         """Called by the training thread when it cannot enter a generation, and is to wait for another one."""
-        self.parking: Parking | None = None
-        """The parking of this worker's state, once the Horovod front end has asked for it."""
         self._part = ParticipantState()
         if reproducible.virtual_workers(environment):  # a new leader has to know the rank
             self._part.rank = int(environment["RANK"])

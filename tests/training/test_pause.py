@@ -44,18 +44,25 @@ def of_the_model_that_survives(job: LocalJob) -> dict[int, list[dict[str, Any]]]
 
 def check(job: LocalJob, undisturbed: dict[int, float]) -> None:
     """Each sample was used once an epoch, and the model is the same as without any pause."""
-    steps = of_the_model_that_survives(job)
-    assert sorted(steps) == list(range(1, len(steps) + 1))
-    for epoch in range(EPOCHS):
-        its = [each for step in steps.values() for each in step if each["epoch"] == epoch]
-        used = Counter(number for each in its for number in each["numbers"])
-        assert used == Counter(range(SAMPLES)), f"epoch {epoch}"
+    steps = check_samples(job)
     assert {taken: {each["digest"] for each in its} for taken, its in steps.items()} == {
         taken: {digest} for taken, digest in undisturbed.items()
     }
     last = [each for each in job.events("epoch") if each["epoch"] == EPOCHS - 1]
     assert len({each["accuracy"] for each in last}) == 1
     assert (job.folder / "logs" / "model.pt").exists(), "one of the workers knows itself as rank 0"
+
+
+def check_samples(job: LocalJob) -> dict[int, list[dict[str, Any]]]:
+    """Each sample was used once an epoch, and all workers had the same model. Returns the steps."""
+    steps = of_the_model_that_survives(job)
+    assert sorted(steps) == list(range(1, len(steps) + 1))
+    for epoch in range(EPOCHS):
+        its = [each for step in steps.values() for each in step if each["epoch"] == epoch]
+        used = Counter(number for each in its for number in each["numbers"])
+        assert used == Counter(range(SAMPLES)), f"epoch {epoch}"
+    assert all(len({each["digest"] for each in its}) == 1 for its in steps.values())
+    return steps
 
 
 def wait_for_pause(job: LocalJob, number: int = 1) -> None:
@@ -116,6 +123,21 @@ def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_kil
         assert job.output().count(PAUSES) == 1
 
 
+def test_a_ddp_script_that_loses_a_worker_pauses_with_what_the_other_one_has(tmp_path: Path) -> None:
+    """It goes back to its last commit and parks. Then the worker that died is started again."""
+    with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2, FLEXO_PARK_INTERVAL_S="1000") as job:
+        start(job, "n1", "n2")
+        world = train_at(job, 2)
+        time.sleep(0.5)
+        (pid,) = {each["pid"] for each in job.events("step") if each["rank"] == 1 and each["world"]}
+        os.kill(pid, signal.SIGKILL)
+        wait_for_pause(job)
+        train_at(job, 2, after=world)
+        assert job.wait() == 0, job.output()
+        assert "goes back" not in job.output()
+        check_samples(job)
+
+
 def test_a_script_that_cannot_pause_ends_when_a_worker_has_to_leave(tmp_path: Path) -> None:
     with local_job(tmp_path / "job", HERE / "scripts" / "keeps_its_size.py", minimum=2) as job:
         start(job, "n1", "n2")
@@ -141,10 +163,10 @@ def test_a_horovod_script_pauses_and_goes_back(tmp_path: Path) -> None:
         start(job, "n4", "n5")
         assert job.wait() == 0, job.output()
         assert job.output().count(PAUSES) == 2
-        check_samples(job, samples=400, epochs=2)
+        check_elastic_data(job, samples=400, epochs=2)
 
 
-def check_samples(job: LocalJob, samples: int, epochs: int) -> None:
+def check_elastic_data(job: LocalJob, samples: int, epochs: int) -> None:
     """Each sample was used once an epoch. Of a step that was taken twice, the last time counts."""
     took = job.events("took")
     last = {each["step"]: each["generation"] for each in took}
