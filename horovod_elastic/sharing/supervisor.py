@@ -114,7 +114,7 @@ class Supervisor:
             for each in ready:
                 self._answer(listener) if each is listener else self._hear(each)
             now = time.monotonic()
-            self._judge(now - last)
+            self._judge(min(now - last, 2 * LOOK_S))  # it may have been stopped itself
             last = now
             if self._kill_at is not None and now > self._kill_at:
                 self._signal(signal.SIGKILL)

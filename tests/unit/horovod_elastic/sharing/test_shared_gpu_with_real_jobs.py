@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -36,19 +37,18 @@ def pair(shared: World, *statements: str, idle_s: float = 0.15, **how: float) ->
 
 
 def test_from_50_ms_after_the_gate_closes_until_it_opens_the_other_job_does_no_work(shared: World) -> None:
-    statements = "sum(len(model(inputs)) for _ in range(0))", "time.sleep(0)"
-    guarantee, opportunistic = pair(shared, *statements, width=1500)  # steps of some 100 ms
-    shared.wait(lambda: opportunistic.steps > 200)
+    hold = "model._forward_hooks or model.register_forward_hook(lambda *_: time.sleep(0.2))"
+    guarantee, opportunistic = pair(shared, hold)
+    before = guarantee.steps
+    shared.wait(lambda: guarantee.steps > before + 20)
     guarantee.kill()
     begins, steps, works = guarantee.lines("begin"), guarantee.lines("step"), opportunistic.lines("op")
-    flights = [(began, next((each for each in steps if each > began), 0)) for began in begins]
-    known = shared.gpu().opportunistic
-    assert known is not None
-    first = next(began for began, _ in flights if began > works[0])
-    judged = [(began, ended) for began, ended in flights if began > first and ended - began > 2 * ALLOWED_NS]
-    assert len(judged) > 10
+    first = next(began for began in begins if began > works[0])
+    flights = [(began, next((at for at in steps if at > began), 0)) for began in begins if began > first]
+    judged = [(began, ended) for began, ended in flights if ended - began > 2 * ALLOWED_NS]
     late = [at for at in works if any(began + ALLOWED_NS < at < ended for began, ended in judged)]
-    assert len(late) <= len(judged) // 50, f"{len(late)} operations in {len(judged)} flights"
+    assert len(judged) > 10
+    assert late == []
 
 
 def test_a_dead_coordinator_closes_the_gate_and_stops_no_guarantee_job(shared: World) -> None:
@@ -84,16 +84,11 @@ def test_a_guarantee_job_that_is_killed_leaves_the_gpu_to_the_other(shared: Worl
 
 
 def test_three_candidates_have_the_gpu_one_after_the_other(shared: World) -> None:
-    jobs = []
-    for count in range(3):
-        jobs.append(shared.start("opportunistic", seconds=3))
-        shared.wait(lambda count=count: len(shared.gpu().waiting) + bool(shared.gpu().opportunistic) > count)
-    shared.wait(
-        lambda: all("done" in job.log.read_text() for job in jobs if job.log.exists()) and jobs[2].steps
-    )
-    spans = [(job.lines("step")[0], job.lines("step")[-1]) for job in jobs]
-    assert spans == sorted(spans)
-    assert [job.process.wait() for job in jobs] == [0, 0, 0]
+    jobs = [shared.start("opportunistic", seconds=10) for _ in range(3)]
+    shared.wait(lambda: len(shared.gpu().waiting) == 2)
+    assert [job.process.wait(timeout=60) for job in jobs] == [0, 0, 0]
+    spans = sorted((job.lines("step")[0], job.lines("step")[-1]) for job in jobs)
+    assert all(former[1] < later[0] for former, later in itertools.pairwise(spans))
 
 
 def test_a_surge_of_the_guarantee_job_moves_the_others_tensors_out_and_back(shared: World) -> None:

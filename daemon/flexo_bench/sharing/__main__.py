@@ -1,0 +1,202 @@
+"""make bench-sharing: a guarantee job beside an opportunistic one, unthrottled, on a duty cycle, and at
+the gate.
+
+All jobs of a pair are there from the start. In each round each way has one turn, in an order that is
+drawn, and one turn is the guarantee job's alone. On the CPU all jobs share one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from flexo_bench.runtime.rivals import interrupt_on_sigterm
+from flexo_bench.sharing import report
+from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, WAYS, Figures, Overhead, Turn
+from flexo_bench.sharing.turns import Job, JobFailed, Turns
+
+BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
+PAIRS = {
+    "resnet beside perceptron": ("resnet", "perceptron"),
+    "transformer beside convolution": ("transformer", "convolution"),
+}
+ALONE, PLAIN, UNSHARED = "alone", "plain", "unshared"
+OWN = "own"
+ROUNDS, TURN_S, SETTLE_S = 20, 3.0, 0.4
+OVERHEAD_KIND = "perceptron"
+LAW_SETTLES_S = 25.0
+GIB_ON_THE_CPU = 8
+
+
+def main() -> None:
+    """Measure; print a table; write JSON as results come."""
+    interrupt_on_sigterm()
+    options = _parse(sys.argv[1:])
+    device = "cpu" if options.cpu else "cuda"
+    name = f"pretended (one CPU core of {os.cpu_count()})" if options.cpu else torch.cuda.get_device_name()
+    command = "make bench-sharing" + (f" ARGS='{' '.join(sys.argv[1:])}'" if sys.argv[1:] else "")
+    figures = Figures(name, torch.__version__, command, datetime.date.today().isoformat())
+    if options.cpu:
+        figures.goals = dict.fromkeys(report.NOT_ON_THE_CPU, "not measured: no GPU in this run")
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
+
+    failed = False
+    for part in (*options.pairs, *(["overhead"] if options.overhead else [])):
+        folder = Path(tempfile.mkdtemp(prefix="flexo-bench-"))
+        turns = Turns(folder, options.core if options.cpu else None, device)
+        try:
+            if part == "overhead":
+                _overhead(turns, options, figures, tell)
+            else:
+                _pair(turns, part, options, figures, tell)
+        except JobFailed as error:
+            failed = True
+            tell(f"{part}: FAILED: {error}")
+            for log in sorted(folder.glob("*.err")):
+                print(log.read_text()[-2000:])
+        finally:
+            turns.end()
+            shutil.rmtree(folder, ignore_errors=True)
+    for line in report.table(figures):
+        print(line)
+    print(f"\nwritten: {options.json}; repeat with: {command}")
+    sys.exit(1 if failed else 0)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench-sharing",
+        description=__doc__,
+        epilog="Options go into ARGS: make bench-sharing ARGS=--cpu",
+    )
+    parser.add_argument("--cpu", action="store_true", help="a pretended device: all jobs on one core")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each pair (%(default)s)")
+    parser.add_argument("--pairs", default=",".join(PAIRS), help="with commas between them (%(default)s)")
+    parser.add_argument("--turn", type=float, default=TURN_S, help="seconds of a turn (%(default)s)")
+    parser.add_argument("--core", type=int, default=0, help="the core of all jobs with --cpu (%(default)s)")
+    parser.add_argument("--no-overhead", dest="overhead", action="store_false", help="pairs only")
+    parser.add_argument("--json", type=Path, default=BUILD / "sharing.json", help="where the results go")
+    options = parser.parse_args(arguments)
+    options.pairs = [each for each in options.pairs.split(",") if each]
+    if unknown := set(options.pairs) - set(PAIRS):
+        parser.error(f"--pairs {', '.join(sorted(unknown))}: {', '.join(PAIRS)} are allowed")
+    if not options.cpu and not torch.cuda.is_available():
+        parser.error("there is no GPU here; ARGS=--cpu pretends one")
+    return options
+
+
+def _pair(
+    turns: Turns, pair: str, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
+) -> None:
+    """All rounds of one pair."""
+    guarantee_kind, other_kind = PAIRS[pair]
+    gpu = "bench" if options.cpu else "gpu0"
+    declared = ["--pretend", f"{gpu}:{GIB_ON_THE_CPU}"] if options.cpu else []
+    turns.start_coordinator(GATE, declared)
+    guarantees = {
+        way: turns.start(
+            way, "guarantee", guarantee_kind, *(("layer", "guarantee", gpu) if way == GATE else ())
+        )
+        for way in (ALONE, *WAYS)
+    }
+    others = {
+        OWN: turns.start(OWN, "other", other_kind),
+        UNTHROTTLED: turns.start(UNTHROTTLED, "other", other_kind),
+        DUTY: turns.start(DUTY, "other", other_kind, "duty"),
+    }
+    turns.wait_for_steps([*guarantees.values(), *others.values()])
+    _stop_all(turns, (ALONE, OWN, UNTHROTTLED, DUTY))
+    others[GATE] = turns.start(GATE, "other", other_kind, "layer", "opportunistic", gpu)
+    tell(f"{pair}: the law gets to know the guarantee job")
+    turns.wait_for_steps([others[GATE]], 50)
+    time.sleep(LAW_SETTLES_S)
+    _stop_all(turns, (GATE,))
+    drawn = random.Random(pair)
+    for number in range(options.rounds):
+        ways = [ALONE, OWN, *WAYS]
+        drawn.shuffle(ways)
+        windows = {}
+        for way in ways:
+            with turns.turn(way, SETTLE_S):
+                began = time.monotonic()
+                time.sleep(options.turn)
+                windows[way] = (began, time.monotonic())
+        alone = _step_s(guarantees[ALONE], windows[ALONE])
+        own = len(others[OWN].within(*windows[OWN]))
+        for way in WAYS:
+            guarantees[way].check()
+            others[way].check()
+            slowdown = _step_s(guarantees[way], windows[way]) / alone - 1
+            figures.add(pair, way, Turn(slowdown, len(others[way].within(*windows[way])) / max(own, 1)))
+        report.write(figures, options.json)
+        last = {way: figures.pairs[pair][way][-1] for way in WAYS}
+        told = ", ".join(
+            f"{way} {turn.guarantee_slowdown:+.1%} ({turn.opportunistic_share:.0%})"
+            for way, turn in last.items()
+        )
+        tell(f"{pair}, round {number + 1}: {told}")
+
+
+def _stop_all(turns: Turns, ways: Sequence[str]) -> None:
+    for way in ways:
+        with turns.turn(way, 0.0):
+            pass
+
+
+def _step_s(job: Job, window: tuple[float, float]) -> float:
+    """Seconds from step to step, the mean of a window. Raises JobFailed if it took fewer than three
+    steps.
+    """
+    ends = [at for at, _ in job.within(*window)]
+    if len(ends) < 3:
+        raise JobFailed(f"{job.name} took {len(ends)} steps in a turn; use a longer --turn")
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def _overhead(
+    turns: Turns, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
+) -> None:
+    """CPU seconds of a step: a plain job and one with the layer that shares with nobody, in turns."""
+    gpu = "bench" if options.cpu else "gpu0"
+    turns.start_coordinator(UNSHARED, ["--pretend", f"{gpu}:{GIB_ON_THE_CPU}"] if options.cpu else [])
+    jobs = {
+        PLAIN: turns.start(PLAIN, "job", OVERHEAD_KIND),
+        UNSHARED: turns.start(UNSHARED, "job", OVERHEAD_KIND, "layer", "guarantee", gpu),
+    }
+    turns.wait_for_steps(list(jobs.values()), 200)
+    _stop_all(turns, tuple(jobs))
+    measured: list[float] = []
+    for number in range(2 * options.rounds):
+        costs: dict[str, list[float]] = {way: [] for way in jobs}
+        # There and back again: what changes over time falls on both.
+        for way in (PLAIN, UNSHARED, UNSHARED, PLAIN):
+            with turns.turn(way, SETTLE_S / 4):
+                began = time.monotonic()
+                time.sleep(options.turn / 4)
+                steps = jobs[way].within(began, time.monotonic())
+            if len(steps) < 3:
+                raise JobFailed(f"{jobs[way].name} took {len(steps)} steps in a turn; use a longer --turn")
+            costs[way].append((steps[-1][1] - steps[0][1]) / (len(steps) - 1))
+        measured.append(statistics.fmean(costs[UNSHARED]) / statistics.fmean(costs[PLAIN]) - 1)
+        figures.overhead = Overhead(tuple(measured))
+        report.write(figures, options.json)
+        if number % 10 == 9:
+            tell(f"overhead, round {number + 1}: {statistics.fmean(measured):+.2%}")
+
+
+if __name__ == "__main__":
+    main()
