@@ -43,13 +43,17 @@ def of_opportunistic(
 
 def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
     """`command` under a supervisor, which stops it where it does not stop at a closed gate."""
-    options = (Role.OPPORTUNISTIC.value, "--gpu", coordinators_name(gpu), "--job", job_id)
+    options = (Role.OPPORTUNISTIC.value, "--gpu", coordinators_name(gpu), "--job", job_id, "--with", "*")
     return [sys.executable, "-m", "horovod_elastic", "share", *options, "--", *command]
 
 
 def _variables(role: Role, node: str, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
     folder = folder_on(node, present)
-    return sharing.for_process(Sharing(role, coordinators_name(gpu), folder, job_id), present)
+    everybody = frozenset(
+        {sharing.EVERYBODY}
+    )  # flexod decides whose jobs share a GPU, and the cluster opens it
+    where = Sharing(role, coordinators_name(gpu), folder, job_id, consent=everybody)
+    return sharing.for_process(where, present)
 
 
 def visible_number(gpu: int, granted: Sequence[int], devices: Path = _DEVICES) -> int:

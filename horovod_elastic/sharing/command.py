@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from horovod_elastic.sharing import devices, environment, futex, status
+from horovod_elastic.sharing import devices, environment, futex, introduction, status
 from horovod_elastic.sharing.environment import Role, Sharing, WrongVariable
-from horovod_elastic.sharing.introduction import NoCoordinator
+from horovod_elastic.sharing.introduction import BadMessage, Eviction, Kind, NoCoordinator
 
 USAGE = f"""usage: flexo share coordinator [--folder DIR] [--pretend NAME:GIB ...]
        flexo share guarantee --gpu NAME [OPTION ...] [--] COMMAND [ARGUMENT ...]
        flexo share opportunistic --gpu NAME [OPTION ...] [--] COMMAND [ARGUMENT ...]
        flexo share status [--folder DIR] [--json]
+       flexo share evict --gpu NAME [--folder DIR] [--within SECONDS]
 
 Shares one GPU between a guarantee job, which keeps its speed, and an opportunistic job, which gets what
 is left. Both are PyTorch scripts that stay as they are (docs/sharing.md).
@@ -28,6 +29,8 @@ coordinator           Serve this node's GPUs until SIGTERM. It needs no rights, 
 guarantee             Run COMMAND as a guarantee job. It trains on if the coordinator is away.
 opportunistic         Run COMMAND as an opportunistic job. It waits while the coordinator is away.
 status                Show who shares which GPU, and what the guarantee job loses.
+evict                 End the opportunistic job on a GPU at once, and wait until it is gone. For a site's
+                      prolog: root and the coordinator's user may.
 
 --folder DIR          The coordinator's folder
                       (default: ${environment.FOLDER}, else {environment.DEFAULT_FOLDER}).
@@ -35,13 +38,16 @@ status                Show who shares which GPU, and what the guarantee job lose
 --pretend NAME:GIB    Declare a device that does not exist, for trying: jobs train on the CPU.
                       The option may be repeated.
 --job TEXT            What the status calls the job (default: COMMAND's first words).
---with USER[,...]     Users beside whose jobs this job agrees to run. Both jobs have to agree.
+--with USER[,...]     Users beside whose jobs this job agrees to run; *: all. Both jobs have to agree.
 --json                Print the status as JSON.
+--within SECONDS      How long to wait for the end of an evicted job (default: 1).
 
 Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here,
-75 the opportunistic job reached no gate for a minute while its gate was closed, and was ended."""
+4 the evicted job still runs, 75 the opportunistic job reached no gate for a minute while its gate was closed, and was ended."""
 
-REFUSED, WRONG, NO_STATUS = 1, 2, 3
+REFUSED, WRONG, NO_STATUS, NOT_GONE = 1, 2, 3, 4
+_OF_SITES = ("coordinator", "status", "evict")
+"""What takes no command."""
 STALE_S = 5.0
 """A status that is older was written by a coordinator that does not run any more."""
 
@@ -64,13 +70,15 @@ def main(arguments: Sequence[str]) -> int:
             return _coordinate(options)
         if options.what == "status":
             return _show(options)
+        if options.what == "evict":
+            return _evict(options)
         return _run(options, command)
-    except (WrongVariable, devices.NoDevices, NoCoordinator, futex.NoFutex) as error:
+    except (WrongVariable, devices.NoDevices, NoCoordinator, futex.NoFutex, BadMessage, OSError) as error:
         sys.stderr.write(f"flexo share: {error}\n")
         return WRONG if isinstance(error, WrongVariable) else REFUSED
 
 
-_WITH_VALUE = frozenset({"--folder", "--gpu", "--pretend", "--job", "--with"})
+_WITH_VALUE = frozenset({"--folder", "--gpu", "--pretend", "--job", "--with", "--within"})
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str], bool]:
@@ -86,21 +94,24 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str], bool]:
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     own, command, _ = _split(arguments)
     parser = _Parser(prog="flexo share", add_help=False, allow_abbrev=False)
-    parser.add_argument("what", choices=("coordinator", *(role.value for role in Role), "status"))
+    parser.add_argument("what", choices=(*_OF_SITES, *(role.value for role in Role)))
     parser.add_argument("--folder", type=Path)
     kind = own[0]
     if kind == "coordinator":
         parser.add_argument("--pretend", action="append", default=[])
     elif kind == "status":
         parser.add_argument("--json", action="store_true")
+    elif kind == "evict":
+        parser.add_argument("--gpu", required=True)
+        parser.add_argument("--within", type=float, default=1.0)
     else:
         parser.add_argument("--gpu", required=True)
         parser.add_argument("--job", default="")
         parser.add_argument("--with", dest="consent", default="")
     options = parser.parse_args(own)
-    if kind in ("coordinator", "status") and command:
+    if kind in _OF_SITES and command:
         parser.error(f"{kind} takes no command, and {command[0]!r} is one")
-    if kind not in ("coordinator", "status") and not command:
+    if kind not in _OF_SITES and not command:
         parser.error(
             f"{kind} needs a command to run, such as: flexo share {kind} --gpu gpu0 -- python train.py"
         )
@@ -131,7 +142,9 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     role = Role(options.what)
     name = options.job or " ".join(command)[:64]
     job = "".join(each if each.isprintable() else "?" for each in name)
-    consent = frozenset(_user(each) for each in options.consent.split(",") if each)
+    everybody = options.consent == "*"
+    named = () if everybody else filter(None, options.consent.split(","))
+    consent = frozenset({environment.EVERYBODY} if everybody else map(_user, named))
     sharing = Sharing(role, options.gpu, options.folder.resolve(), job, None, consent)
     added = {**os.environ, **environment.for_process(sharing)}
     try:
@@ -144,6 +157,22 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"flexo share: {command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _evict(options: argparse.Namespace) -> int:
+    with introduction.connect(options.folder) as connection:
+        introduction.send(connection, Eviction(options.gpu).encoded())
+        connection.settimeout(options.within)
+        try:
+            packet, _ = introduction.receive(connection)
+        except TimeoutError:
+            sys.stderr.write(f"flexo share: after {options.within:g} s the job on {options.gpu} still runs\n")
+            return NOT_GONE
+    told = introduction.told_of(packet)
+    if told.kind is Kind.REFUSED:
+        sys.stderr.write(f"flexo share: the coordinator refuses: {told.reason}\n")
+        return REFUSED
+    return 0
 
 
 def _user(word: str) -> int:

@@ -105,10 +105,11 @@ class Coordinator:
             if not packet:
                 self._hang_up(connection)
                 return
+            if (eviction := introduction.eviction_of(packet)) is not None:
+                self._evict(connection, eviction.gpu)
+                return
             hello = introduction.hello_of(packet)
-            if hello.gpu not in self._gpus:
-                known = ", ".join(sorted(self._gpus)) or "none"
-                raise BadMessage(f"there is no GPU {hello.gpu} here; this coordinator has {known}")
+            self._check(hello.gpu)
             if len(descriptors) != 1:
                 raise BadMessage("an introduction comes with one page")
             page = Page.of(descriptors.pop())
@@ -127,6 +128,20 @@ class Coordinator:
         gpu = self._gpus[hello.gpu]
         self._members[connection] = (member, gpu)
         gpu.join(member)
+
+    def _evict(self, connection: socket.socket, gpu: str) -> None:
+        """End the opportunistic job on a GPU, for root or this service's own user. Raises BadMessage."""
+        self._check(gpu)
+        if introduction.peer(connection).uid not in (0, os.getuid()):
+            raise BadMessage("only root and the coordinator's user may end the job of another one")
+        self._selector.unregister(connection)
+        del self._strangers[connection]
+        self._gpus[gpu].evict(connection)
+
+    def _check(self, gpu: str) -> None:
+        if gpu not in self._gpus:
+            known = ", ".join(sorted(self._gpus)) or "none"
+            raise BadMessage(f"there is no GPU {gpu} here; this coordinator has {known}")
 
     def _hear_member(self, connection: socket.socket) -> None:
         """Members say nothing after their introduction: their pages do. Words end the conversation."""

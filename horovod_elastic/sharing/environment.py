@@ -20,6 +20,8 @@ DEFAULT_FOLDER = Path("/run/flexo/sharing")
 """The folder of a node's coordinator: its socket and its status file."""
 _PACKAGES = Path(__file__).resolve().parents[2]
 _INJECT = _PACKAGES / "horovod_elastic" / "inject"
+EVERYBODY = -1
+"""In a job's consent: any user's job may run beside it, because somebody else decides whose does."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 
 
@@ -40,7 +42,7 @@ class Sharing:
 
     `gpu`: the coordinator's name of the GPU. `job`: what people call the job, for the status only.
     `supervisor`: the socket of the job's supervisor, None without one. `consent`: user ids beside whose
-    jobs this job agrees to run; jobs of the same user need none.
+    jobs this job agrees to run, or EVERYBODY; jobs of the same user need none.
     """
 
     role: Role
@@ -67,7 +69,7 @@ def for_process(sharing: Sharing, present: Mapping[str, str] | None = None) -> d
         GPU: sharing.gpu,
         FOLDER: str(sharing.folder),
         JOB: sharing.job,
-        CONSENT: ",".join(map(str, sorted(sharing.consent))),
+        CONSENT: "*" if EVERYBODY in sharing.consent else ",".join(map(str, sorted(sharing.consent))),
         "PYTHONPATH": os.pathsep.join([*first, *folders]),
     }
     if sharing.supervisor is not None:
@@ -132,7 +134,9 @@ def checked_gpu(name: str) -> str:
 
 
 def users(text: str) -> frozenset[int]:
-    """User ids, written with commas between them."""
+    """User ids, written with commas between them; `*`: everybody."""
+    if text == "*":
+        return frozenset({EVERYBODY})
     words = [word for word in text.split(",") if word]
     if not all(word.isascii() and word.isdigit() and len(word) <= 10 for word in words):
         raise WrongVariable(f"{CONSENT} is {text!r}; allowed are user ids with commas between them")

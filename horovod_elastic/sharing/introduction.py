@@ -36,9 +36,10 @@ class NoCoordinator(ConnectionError):
 
 
 class Kind(enum.Enum):
-    """What the coordinator says. HELLO is what callers say first."""
+    """What the coordinator says. HELLO and EVICT are what callers say first."""
 
     HELLO = "hello"
+    EVICT = "evict"
     QUEUED = "queued"
     ACCEPTED = "accepted"
     PEER = "peer"
@@ -106,6 +107,27 @@ def hello_of(packet: bytes) -> Hello:
         raise
     except (ValueError, KeyError, TypeError, WrongVariable, RecursionError) as error:
         raise BadMessage(f"no message of this protocol: {error!r}"[:200]) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The request to end the opportunistic job on a GPU at once. It is answered when the job is gone."""
+
+    gpu: str
+
+    def encoded(self) -> bytes:
+        """The packet."""
+        return json.dumps({"kind": Kind.EVICT.value, "version": VERSION, "gpu": self.gpu}).encode()
+
+
+def eviction_of(packet: bytes) -> Eviction | None:
+    """The request in a caller's first message; None if it is another message."""
+    try:
+        told = json.loads(packet)
+        asks = told["kind"] == Kind.EVICT.value and told["version"] == VERSION
+        return Eviction(checked_gpu(told["gpu"])) if asks else None
+    except (ValueError, KeyError, TypeError, WrongVariable, RecursionError):
+        return None
 
 
 def told_of(packet: bytes) -> Told:

@@ -28,11 +28,12 @@ _RINGS = 128
 
 
 class GateState(enum.IntEnum):
-    """What the opportunistic job may do: nothing; work while the guarantee job does not; work."""
+    """What the opportunistic job may do: nothing; work while the guarantee job does not; work; only end."""
 
     CLOSED = 0
     GAPS = 1
     OPEN = 2
+    EVICTED = 3
 
 
 class NoPage(ValueError):

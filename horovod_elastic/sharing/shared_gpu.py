@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from horovod_elastic.sharing import futex, introduction, law, status
 from horovod_elastic.sharing.devices import Device, Reading
-from horovod_elastic.sharing.environment import Role
+from horovod_elastic.sharing.environment import EVERYBODY, Role
 from horovod_elastic.sharing.introduction import Caller, Hello, Kind, Told
 from horovod_elastic.sharing.law import GuaranteeSeen, OpportunisticSeen, Order, Seen
 from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, OpportunisticPage, Page
@@ -131,6 +131,15 @@ class SharedGpu:
         self._order = Order(GateState.CLOSED, 0, 0.0, 1, "just started")
         self._reading = Reading(0, 0.0)
         self._worked: deque[tuple[float, int]] = deque()
+        self._evicted: Member | None = None
+        """The opportunistic job that has to end at once."""
+        self._evictors: list[socket.socket] = []
+        """Those who wait for its end."""
+
+    def evict(self, caller: socket.socket) -> None:
+        """End the opportunistic job at once, and tell the caller when it is gone."""
+        self._evicted = self._evicted or self.opportunistic
+        self._evictors.append(caller)
 
     def join(self, member: Member) -> None:
         """A process has introduced itself. If the same process did before, that introduction is void."""
@@ -167,6 +176,7 @@ class SharedGpu:
         for member in [each for each in self.guarantees if not each.alive]:
             self.guarantees.remove(member)
             member.close()
+        self._end_evictions()
         self._seat()
         self._law, order = law.decide(self._law, self._seen(now_s, complete), self.rules)
         if len(self.guarantees) > 1:
@@ -174,11 +184,28 @@ class SharedGpu:
                 f"{len(self.guarantees)} guarantee processes are on this GPU: only one can be shared with"
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
+        if self._evicted is not None:
+            order = Order(
+                GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that has not agreed to share"
+            )
         self._order = order
         self._write(order)
 
+    def _end_evictions(self) -> None:
+        """Tell those who wait that the evicted job is gone, once it is."""
+        if self._evicted is not None and self._evicted.alive and self._evicted is self.opportunistic:
+            return
+        self._evicted = None
+        for caller in self._evictors:
+            with suppress(OSError):
+                introduction.send(caller, Told(Kind.ALONE).encoded())
+            caller.close()
+        self._evictors.clear()
+
     def _seat(self) -> None:
         """Let the first candidate in that may run beside the guarantee job."""
+        if self._evicted is not None:
+            return
         guarantee = self.guarantees[0] if self.guarantees else None
         seated = self.opportunistic
         if seated is not None and not _consent(seated, guarantee):
@@ -302,8 +329,11 @@ class SharedGpu:
 
 
 def _consent(candidate: Member, guarantee: Member | None) -> bool:
-    """Whether these two may share: one user's jobs may, and those of users who name each other."""
+    """Whether these two may share: one user's jobs may, and those of users who agree to each other."""
     if guarantee is None or candidate.caller.uid == guarantee.caller.uid:
         return True
-    both = candidate.caller.uid in guarantee.hello.consent and guarantee.caller.uid in candidate.hello.consent
-    return both
+    return _agrees(candidate, guarantee) and _agrees(guarantee, candidate)
+
+
+def _agrees(member: Member, other: Member) -> bool:
+    return not member.hello.consent.isdisjoint({other.caller.uid, EVERYBODY})

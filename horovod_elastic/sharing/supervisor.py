@@ -65,6 +65,10 @@ class Watched:
             self.closed_s += elapsed_s if stopped else min(elapsed_s, max(0.0, cpu_s - self.cpu_s))
         self.passes, self.cpu_s = passes, cpu_s
 
+    def is_evicted(self) -> bool:
+        """Whether the process has to leave the GPU at once."""
+        return self.order is not None and self.order.state is GateState.EVICTED
+
     def is_closed(self) -> bool:
         """Whether the process may not work now."""
         order = self.order
@@ -127,7 +131,11 @@ class Supervisor:
             watched.look(elapsed_s, stopped=self._stopped)
             closed_s = max(closed_s, watched.closed_s)
             open_for_all = open_for_all and not (watched.closed_s and watched.is_closed())
-        if closed_s > self._stop_s + self._end_s:
+        if any(watched.is_evicted() for watched in self._watched.values() if watched):
+            self._ended = True
+            _say("the GPU is given to a job that has not agreed to share it, so this job ends")
+            self._signal(signal.SIGKILL)
+        elif closed_s > self._stop_s + self._end_s:
             self._ended = True
             _say(f"the job reached no gate for {closed_s:.0f} s while its gate was closed, so it ends")
             self._signal(signal.SIGKILL)

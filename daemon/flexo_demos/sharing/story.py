@@ -87,8 +87,8 @@ class Story:
     def _alone(self) -> None:
         """Both guarantee jobs fill the cluster and train alone."""
         for name in HOSTS:
-            pause = ["--pause", str(self._plot.host_pause_s), "--epochs", "100000"]
-            self._submit(name, ["--gpus-per-task=1", "--elastic-cohost"], pause)
+            script = ["--pause", str(self._plot.host_pause_s), "--epochs", "100000"]
+            self._submit(name, ["--gpus-per-task=1", "--elastic-cohost"], script)
         self._teller.show(
             "each has a GPU, keeps it busy for a part of the time, and lets others use the rest"
         )
