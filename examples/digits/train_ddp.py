@@ -66,6 +66,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=args.batch, sampler=sampler)
     model = DistributedDataParallel(make_model(args.width))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1000, gamma=0.5)
     log = None
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
@@ -79,10 +80,13 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
             if log is not None:
                 step = {"epoch": epoch, "rank": dist.get_rank(), "size": dist.get_world_size()}
                 step |= {"began": began, "ended": time.time(), "loss": loss.item()}
                 log.write(json.dumps({**step, "samples": numbers.tolist()}) + "\n")
+    if dist.get_rank() == 0 and args.log_dir is not None:
+        (args.log_dir / "result.json").write_text(json.dumps({"steps": schedule.last_epoch}) + "\n")
     dist.destroy_process_group()
 
 

@@ -43,7 +43,8 @@ evict                 End the opportunistic job on a GPU at once, and wait until
 --within SECONDS      How long to wait for the end of an evicted job (default: 1).
 
 Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here,
-4 the evicted job still runs, 75 the opportunistic job reached no gate for a minute while its gate was closed, and was ended."""
+4 the evicted job still runs, 75 the opportunistic job was ended: it was evicted, or it reached no gate for
+a minute while its gate was closed."""
 
 REFUSED, WRONG, NO_STATUS, NOT_GONE = 1, 2, 3, 4
 _OF_SITES = ("coordinator", "status", "evict")

@@ -185,9 +185,7 @@ class SharedGpu:
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
         if self._evicted is not None:
-            order = Order(
-                GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that has not agreed to share"
-            )
+            order = Order(GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that shares with nobody")
         self._order = order
         self._write(order)
 

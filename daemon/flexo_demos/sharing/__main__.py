@@ -46,7 +46,7 @@ def _run(options: Options, teller: Teller) -> int:
 
     failure = command.failure_of(play, options, teller)
     steps = {name: read_steps(options.out / name) for name in _JOBS}
-    found = report.found_of(seen, plot, steps, failure, teller.elapsed_s)
+    found = report.found_of(seen, plot, options.out, steps, failure, teller.elapsed_s)
     if any(steps.values()):
         picture.draw(seen, steps, options.out / _PICTURE)
     report.write(found, options.out / _REPORT)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flexo_demos.elastic.report import CheckedSentence
-from flexo_demos.sharing.steps import Step, Uses, between, median_s, uses_of
+from flexo_demos.sharing.steps import STEPS, Step, between, median_s, missing_samples, steps_taken
 from flexo_demos.sharing.story import GUEST, HOSTS, Plot, Seen
 
 DEVICE = "pretended (CPU): no GPU took part"
@@ -35,7 +35,10 @@ class Found:
     ordinary_wait_s: float | None
     guest_pause_s: float | None
     guest_ended_as: str
-    guest_uses: Uses
+    guest_missing_samples: int
+    guest_steps: int | None
+    """Steps that the guest's final model has taken."""
+    guest_steps_planned: int
     failure: str = ""
 
     @property
@@ -52,9 +55,9 @@ class Found:
 
 
 def found_of(
-    seen: Seen, plot: Plot, steps: Mapping[str, Sequence[Step]], failure: str, duration_s: float
+    seen: Seen, plot: Plot, out: Path, steps: Mapping[str, Sequence[Step]], failure: str, duration_s: float
 ) -> Found:
-    """The results in what the demo has seen, and in the steps of the jobs."""
+    """The results in what the demo has seen, and in the steps of the jobs, whose logs are in `out`."""
     other = next(name for name in HOSTS if name != seen.host)
     host = seen.host or HOSTS[0]
     return Found(
@@ -71,7 +74,9 @@ def found_of(
         ordinary_wait_s=_after(seen.rigid_at, seen.rigid_started_at),
         guest_pause_s=_after(seen.paused_at, seen.went_on_at),
         guest_ended_as=seen.ended_as,
-        guest_uses=uses_of(steps[GUEST], plot.guest_epochs),
+        guest_missing_samples=missing_samples(steps[GUEST], plot.guest_epochs),
+        guest_steps=steps_taken(out / GUEST),
+        guest_steps_planned=plot.guest_epochs * STEPS,
         failure=failure,
     )
 
@@ -128,11 +133,10 @@ def _claims(found: Found) -> Iterator[CheckedSentence]:
         "An ordinary job took that device; the opportunistic job paused, and went on where it was",
         holds=found.guest_pause_s is not None,
     )
-    uses = found.guest_uses
+    missing, taken, planned = found.guest_missing_samples, found.guest_steps, found.guest_steps_planned
     yield CheckedSentence(
-        f"It used every sample once in each of {uses.epochs} epochs"
-        f" ({uses.missing} missing, {uses.repeated} repeated)",
-        holds=found.guest_ended_as == "COMPLETED" and not uses.missing and not uses.repeated,
+        f"Its model took exactly the {planned} steps of its epochs ({taken}), and missed no sample ({missing})",
+        holds=found.guest_ended_as == "COMPLETED" and taken == planned and not missing,
     )
 
 

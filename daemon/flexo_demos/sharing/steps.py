@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-TRAIN_SAMPLES = 1797
-"""Samples of an epoch."""
+TRAIN_SAMPLES, BATCH = 1797, 32
+"""Samples of an epoch, and of a step of one worker."""
+STEPS = -(-TRAIN_SAMPLES // BATCH)
+"""Steps of an epoch of one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,19 @@ def median_s(steps: Sequence[Step]) -> float | None:
     return median(step.ended - step.began for step in steps) if steps else None
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """How often samples were used in whole epochs, beyond the one time that is right."""
+def missing_samples(steps: Iterable[Step], epochs: int) -> int:
+    """The number of samples that no step of the first `epochs` epochs has used, over all epochs.
 
-    epochs: int
-    missing: int
-    repeated: int
+    A worker that comes anew logs a few steps for practice as well. So repeated samples show nothing;
+    `steps_taken` does.
+    """
+    used = {(step.epoch, sample) for step in steps for sample in step.samples}
+    return sum((epoch, sample) not in used for epoch in range(epochs) for sample in range(TRAIN_SAMPLES))
 
 
-def uses_of(steps: Iterable[Step], epochs: int) -> Uses:
-    """Count the uses of samples in each of `epochs` epochs."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for step in steps:
-        counts.update((step.epoch, sample) for sample in step.samples)
-    missing = sum(counts[epoch, sample] == 0 for epoch in range(epochs) for sample in range(TRAIN_SAMPLES))
-    repeated = sum(max(0, count - 1) for count in counts.values())
-    return Uses(epochs, missing, repeated)
+def steps_taken(folder: Path) -> int | None:
+    """The number of steps that the final model has taken, by its learning-rate schedule; None: it has none."""
+    try:
+        return int(json.loads((folder / "result.json").read_text())["steps"])
+    except (OSError, ValueError, KeyError):
+        return None
