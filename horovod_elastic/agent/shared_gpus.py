@@ -49,9 +49,7 @@ def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
 
 def _variables(role: Role, node: str, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
     folder = folder_on(node, present)
-    everybody = frozenset(
-        {sharing.EVERYBODY}
-    )  # flexod decides whose jobs share a GPU, and the cluster opens it
+    everybody = frozenset({sharing.EVERYBODY})  # flexod decides, and the cluster opens no other GPU
     where = Sharing(role, coordinators_name(gpu), folder, job_id, consent=everybody)
     return sharing.for_process(where, present)
 

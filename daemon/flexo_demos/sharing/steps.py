@@ -58,7 +58,7 @@ def missing_samples(steps: Iterable[Step], epochs: int) -> int:
 
 
 def steps_taken(folder: Path) -> int | None:
-    """The number of steps that the final model has taken, by its learning-rate schedule; None: it has none."""
+    """The steps that the final model has taken, by its learning-rate schedule; None: there is none."""
     try:
         return int(json.loads((folder / "result.json").read_text())["steps"])
     except (OSError, ValueError, KeyError):

@@ -40,7 +40,8 @@ class Plot:
     guest_epochs: int = 12
     guest_width: int = 128
     """Channels of the other job's model: its steps are long beside the gaps of the guarantee jobs."""
-    host_pause_s: float = 0.06
+    host_width: int = 96
+    host_pause_s: float = 0.1
     """Pause of the guarantee jobs between two steps, as for slow storage. The other job fills these gaps."""
     rigid_s: int = 15
 
@@ -87,7 +88,8 @@ class Story:
     def _alone(self) -> None:
         """Both guarantee jobs fill the cluster and train alone."""
         for name in HOSTS:
-            script = ["--pause", str(self._plot.host_pause_s), "--epochs", "100000"]
+            script = ["--pause", str(self._plot.host_pause_s), "--width", str(self._plot.host_width)]
+            script += ["--epochs", "100000"]
             self._submit(name, ["--gpus-per-task=1", "--elastic-cohost"], script)
         self._teller.show(
             "each has a GPU, keeps it busy for a part of the time, and lets others use the rest"
