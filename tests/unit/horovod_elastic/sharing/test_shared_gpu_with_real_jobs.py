@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sharing_world import GPU, World, world
+from sharing_world import GPU, SHARE, World, world
 
 from horovod_elastic.sharing import environment
+from horovod_elastic.sharing.supervisor import ENDED
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.processes, pytest.mark.thorough]
@@ -89,6 +91,32 @@ def test_three_candidates_have_the_gpu_one_after_the_other(shared: World) -> Non
     assert [job.process.wait(timeout=60) for job in jobs] == [0, 0, 0]
     spans = sorted((job.lines("step")[0], job.lines("step")[-1]) for job in jobs)
     assert all(former[1] < later[0] for former, later in itertools.pairwise(spans))
+
+
+def evict(world: World, gpu: str = GPU) -> subprocess.CompletedProcess[str]:
+    """What a site's prolog runs."""
+    command = [*SHARE, "evict", "--folder", str(world.folder), "--gpu", gpu, "--within", "10"]
+    return subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False)
+
+
+def test_an_evicted_job_is_gone_when_the_eviction_returns(shared: World) -> None:
+    opportunistic = shared.start("opportunistic")
+    shared.wait(lambda: opportunistic.steps > 5)
+    assert evict(shared).returncode == 0
+    after = time.monotonic_ns()
+    assert opportunistic.process.wait(timeout=60) == ENDED
+    assert max(opportunistic.lines("step")) < after
+    later = shared.start("opportunistic")
+    shared.wait(lambda: later.steps > 5)
+
+
+def test_an_eviction_where_nobody_is_returns_at_once_and_one_of_a_gpu_that_is_not_there_says_so(
+    shared: World,
+) -> None:
+    assert evict(shared).returncode == 0
+    refused = evict(shared, "cpu7")
+    assert refused.returncode == 1
+    assert GPU in refused.stderr
 
 
 def test_a_surge_of_the_guarantee_job_moves_the_others_tensors_out_and_back(shared: World) -> None:
