@@ -29,6 +29,9 @@ elastic.config = {
   -- (JobHeldUser). flexod releases only jobs that match a grant of its own. Lua is not a limit: set
   -- MaxTRESPerJob=gres/spare=0 on all other QOSes as well (docs/admin-guide.md). nil: no GPUs are shared.
   shared_partition = nil,
+  -- Accounts whose elastic jobs all let opportunistic jobs use their GPUs, such as { "teaching" }. Jobs of other
+  -- accounts say --elastic-cohost, and so do jobs of these that are not elastic.
+  cohost_accounts = {},
   -- The largest MAX of --elastic and --elastic-opportunistic; nil: no limit. plugstack.conf repeats it, so that
   -- users hear of it sooner.
   max_workers = nil,
@@ -471,6 +474,12 @@ local function check_together(asked)
   end
 end
 
+-- Whether the job's account lets opportunistic jobs use the GPUs of its jobs.
+local function account_agrees(job_desc)
+  local account = job_desc.account or job_desc.default_account
+  return account ~= nil and contains(elastic.config.cohost_accounts, account)
+end
+
 local function check_asked(job_desc, names, asked)
   local any_type = asked.fungible or asked.heterogeneous
   local borrowed = asked.elastic and any_type and elastic.config.borrowed_partition or nil
@@ -479,6 +488,9 @@ local function check_asked(job_desc, names, asked)
     check_stranger(job_desc, names)
     slurm.log_user("flexo: --elastic is ignored in partition %s", job_desc.partition or "(default)")
     return
+  end
+  if asked.elastic and account_agrees(job_desc) then
+    asked.cohost = "1"
   end
   check_together(asked)
   local batch = asked.batch and parse_range("--elastic-batch", asked.batch) or nil

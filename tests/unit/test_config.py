@@ -133,7 +133,6 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("loaning", "force_within_s = 61", "at most preempt_within_s"),
         ("loaning", 'checkpoint = "/scratch/%u.pt"', "with %j in it"),
         ("sharing", 'partition = "a,b"', "the name of one partition"),
-        ("sharing", 'accounts = "teaching"', "a list of Slurm accounts"),
         ("sharing", "across_accounts = 1", "true or false"),
         ("sharing", "wait_s = -1", "from 0"),
         ("loaning", 'checkpoint = "flexo-%j.pt"', "an absolute path"),

@@ -106,16 +106,6 @@ def test_a_job_that_did_not_agree_is_left_alone(world):
     assert not world.used_by(10)
 
 
-def test_an_account_can_agree_for_all_its_jobs(tmp_path):
-    world = SharingWorld(tmp_path, {"accounts": ("physics",)})
-    world.host(1, "t1", 0, cohost=False)
-    world.rigid(5, 1, "t1")
-    world.rigid(6, 2, "t2")
-    world.opportunist(10, "1-1")
-    world.go(10)
-    assert world.used_by(10) == {("t1", 0): 1}
-
-
 @pytest.mark.parametrize("across", [False, True])
 def test_jobs_of_other_accounts_share_only_where_the_site_says_so(tmp_path, across):
     world = SharingWorld(tmp_path, {"across_accounts": across})

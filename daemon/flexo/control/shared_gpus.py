@@ -18,7 +18,6 @@ class SharedGpus:
 
     def __init__(self, cluster: Cluster, settings: SharingSettings, errors: RecentErrors) -> None:
         self._cluster = cluster if settings.partition and isinstance(cluster, SharesGpus) else None
-        self._settings = settings
         self._errors = errors
         self._held: dict[JobKey, frozenset[Gpu]] = {}
 
@@ -30,7 +29,7 @@ class SharedGpus:
         if self._cluster is None:
             return {}
         queue = {job.key: job for job in state.jobs}
-        sharing = {job.key for job in jobs if consents(job, self._settings)}
+        sharing = {job.key for job in jobs if consents(job)}
         self._held = {key: gpus for key, gpus in self._held.items() if key in sharing}
         for key in sharing - self._held.keys():
             base = queue[key]

@@ -46,21 +46,20 @@ def tenant_of(job: ElasticJob) -> str:
     return job.account or job.user
 
 
-def consents(job: ElasticJob, settings: SharingSettings) -> bool:
-    """Whether the job lets others use its GPUs: its user said so, or its account does.
+def consents(job: ElasticJob) -> bool:
+    """Whether the job lets others use its GPU, as it was submitted.
 
     The GPUs of a job with several are not shared: one slow worker would hold up all others.
     """
-    agrees = job.cohost or job.account in settings.accounts
-    return agrees and not job.opportunistic and job.granted_workers * job.shape.gpus == 1
+    return job.cohost and not job.opportunistic and job.granted_workers * job.shape.gpus == 1
 
 
-def hosts_of(jobs: Iterable[ElasticJob], held: HeldGpus, settings: SharingSettings) -> dict[Gpu, Host]:
+def hosts_of(jobs: Iterable[ElasticJob], held: HeldGpus) -> dict[Gpu, Host]:
     """All GPUs that may be shared, by where they are; none that two jobs hold, as only an error could say."""
     found: dict[Gpu, Host] = {}
     twice: set[Gpu] = set()
     for job in jobs:
-        if not consents(job, settings) or job.suspended:
+        if not consents(job) or job.suspended:
             continue
         uses = {(use.node, use.gpu): use for use in job.gpu_uses}
         for gpu in held.get(job.key, frozenset()):

@@ -77,7 +77,7 @@ class _Making:
         self._settings = rules.settings
         self._now = snapshot.at
         self.actions: list[Action] = []
-        self._hosts = hosts_of(snapshot.elastic, rules.held, rules.settings)
+        self._hosts = hosts_of(snapshot.elastic, rules.held)
         self._taken = set(taken(snapshot))
         self._rooms = _rooms_after(before, snapshot)
         self._shared_nodes = _nodes_of_partition(snapshot, rules.settings.partition)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from flexo.sections import PARTITION, Allowed, Section, as_tuple
+from flexo.sections import PARTITION, Allowed, Section
 
 
 class SharingSettings(Section):
@@ -18,10 +18,6 @@ class SharingSettings(Section):
         Allowed('the name of one partition, as in "shared", or "": no GPUs are shared'),
     ] = ""
     """The partition that satellites of opportunistic jobs are submitted to; empty: no GPUs are shared."""
-    accounts: Annotated[
-        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of Slurm accounts, as in ["teaching"]')
-    ] = ()
-    """Accounts whose jobs share their GPUs without being asked; all others say `--elastic-cohost`."""
     across_accounts: Annotated[bool, Allowed("true or false")] = False
     """Whether jobs of different accounts share a GPU. Otherwise both are of one account."""
     wait_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0

@@ -520,6 +520,14 @@ end
 function checks.a_job_consents_to_share_its_gpus_whether_it_is_elastic_or_not()
   expect_accepted(request(option({ FLEXO_ELASTIC_COHOST = "1" })), "flexo{workers=2-2;cohost}")
   expect_accepted(request(option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_COHOST = "1" })), "flexo{workers=2-8;cohost}")
+  local teaching = { cohost_accounts = { "teaching" } }
+  local elastic_job = option({ FLEXO_ELASTIC = "2-8" })
+  elastic_job.account = "teaching"
+  expect_accepted(request(elastic_job), "flexo{workers=2-8;cohost}", teaching)
+  elastic_job.account = "physics"
+  expect_accepted(request(elastic_job), "flexo{workers=2-8}", teaching)
+  elastic_job.account, elastic_job.default_account = nil, "teaching"
+  expect_accepted(request(elastic_job), "flexo{workers=2-8;cohost}", teaching)
   local all = option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_COHOST = "1", FLEXO_ELASTIC_BATCH = "32-256",
     FLEXO_ELASTIC_FUNGIBLE = "1" })
   expect_accepted(request(all), "flexo{workers=2-8;fungible;batch=32-256;cohost}")
