@@ -135,7 +135,7 @@ def _claims(found: Found) -> Iterator[CheckedSentence]:
     )
     missing, taken, planned = found.guest_missing_samples, found.guest_steps, found.guest_steps_planned
     yield CheckedSentence(
-        f"Its model took the {planned} steps of its epochs, no more ({taken}), and missed no sample ({missing})",
+        f"Its model took the {planned} steps of its epochs ({taken}), and missed no sample ({missing})",
         holds=found.guest_ended_as == "COMPLETED" and taken == planned and not missing,
     )
 
