@@ -21,7 +21,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +30,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 FOLDER_VARIABLE = "FLEXO_PARKED_FOLDER"
 """Environment variable: the folder of the base's node in which the job's own folder is made."""
 PIECE_BYTES = 512 * 1024
+_TRIES = 5
 _NAME = re.compile(r"flexo-parked-(\d+)-\S+")
 _STATE, _NEW = "state", "new-"
 _LENGTH = struct.Struct("<I")
@@ -103,10 +104,19 @@ class ParkedStore:
 
 @contextmanager
 def kept_for_run(job_id: str, restart_count: int) -> Iterator[None]:
-    """Hold the folder of this run while its agents are there, and remove it afterwards. Raises OSError."""
+    """Hold the folder of this run while its agents are there, and remove it afterwards. Raises OSError.
+
+    The agents find the folder in the same place, whatever their own TMPDIR is.
+    """
+    os.environ[FOLDER_VARIABLE] = str(_place())
     store = ParkedStore(job_id, restart_count)
-    store.make()
-    with _locked(store.folder):
+    with ExitStack() as stack:
+        for _ in range(_TRIES):
+            store.make()
+            stack.enter_context(_locked(store.folder))
+            if store.folder.exists():
+                break  # no other job has removed it before it was locked
+            stack.close()
         _sweep(store.folder)
         try:
             yield

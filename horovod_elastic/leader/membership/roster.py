@@ -316,8 +316,9 @@ class Roster:
         """Whether no script knows itself as rank 0 any more, and that of `worker` is to do so."""
         if worker.slot % self.unit:
             return False
-        staying = [each for each in self.alive() if each.state is not WorkerState.LEAVING]
+        staying = self.alive()
         if self.minimum:  # no worker is in the base, and nobody trains while the job pauses
+            staying = [each for each in staying if each.state is not WorkerState.LEAVING]
             begins = any(not each.newcomer and not each.member for each in staying)
             may = self.takes_from_any and worker.newcomer and not begins
         else:

@@ -104,10 +104,9 @@ class Staff:
 
     def start_again(self, worker: Worker, why: str, now: float) -> list[Command]:
         """End a worker that does not train. Its slot is filled when it has ended."""
-        if worker.state is WorkerState.READY:
-            return [worker.tell_to_leave(why, now)]
-        worker.tell_to_leave(why, now)
-        return [Kill(worker.worker_id, worker.agent, why)]
+        hears = worker.state is WorkerState.READY
+        leave = worker.tell_to_leave(why, now)
+        return [leave if hears else Kill(worker.worker_id, worker.agent, why)]
 
     def fill_all(self, now: float) -> list[Command]:
         """Start workers in all slots that have none, so that an opportunistic job can begin or go on."""
