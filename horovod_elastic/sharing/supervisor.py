@@ -38,6 +38,8 @@ KILL_AFTER_S = 5.0
 ENDED = 75
 """The exit code if the job was ended because it reached no gate (sysexits(3), EX_TEMPFAIL)."""
 MINE, ORDER, MET, LOST, ALONE = b"page", b"order", b"met", b"lost", b"alone"
+NICE = 19
+"""The job's host threads yield, too: its data loaders would take CPU time from the guarantee job's."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -193,6 +195,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
+        os.nice(NICE)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)

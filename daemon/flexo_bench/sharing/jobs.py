@@ -37,11 +37,10 @@ class Kind:
 
 
 KINDS = {
-    "resnet": Kind("convolution", 16, 6, 32, 0.15),
-    "transformer": Kind("transformer", 64, 2, 16, 0.2),
+    "resnet": Kind("convolution", 16, 6, 128, 0.1),
+    "transformer": Kind("transformer", 64, 2, 256, 0.12),
     "perceptron": Kind("perceptron", 256, 6, 32, 0.0),
     "convolution": Kind("convolution", 8, 4, 8, 0.0),
-    "small transformer": Kind("transformer", 32, 2, 4, 0.0),
 }
 """Kinds with a wait are guarantee jobs: they leave gaps, as jobs do that wait for their data."""
 

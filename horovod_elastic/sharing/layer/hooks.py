@@ -54,7 +54,8 @@ class Guarantee(_Layer):
         super().__init__()
         self._page = GuaranteePage(Page.make("guarantee"))
         self._order: GatePage | None = None
-        self._link = Link(sharing, self._page.page, self._ordered, lambda _: None)
+        self._link = Link(sharing, self._page.page, self._ordered, lambda _: None, self._measure)
+        self._place = place.here()
         self._marks: Marks | None = None
         self._first: Any = None
 
@@ -68,8 +69,17 @@ class Guarantee(_Layer):
         if order is not None:
             self._order = order  # one that is gone keeps its last word: marks cost little, none would leak
 
+    def _measure(self) -> None:
+        """Tell how much memory the job holds, every few seconds: steps of an unshared job do not."""
+        if self._marks is not None:
+            return
+        if self._place.kind != "cuda" and torchs_own.cuda_is_in_use():
+            self._place = place.here()
+        self._page.page.words[GuaranteePage.MEMORY] = self._place.used()
+        self._page.page.words[GuaranteePage.PEAK] = self._place.peak()
+
     def _at_first_module(self, module: Any, arguments: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_helper():
             return
         self._link.start()
         self._first.remove()
@@ -77,7 +87,8 @@ class Guarantee(_Layer):
     def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         order = self._order
         if order is None:
-            self._link.start()
+            if not is_helper():
+                self._link.start()
         elif order.page.words[GatePage.SHARED]:
             if self._marks is None:
                 self._mark()
@@ -89,7 +100,8 @@ class Guarantee(_Layer):
         cuda = torchs_own.cuda_is_in_use()
         if cuda:
             _universal_memory()
-        marks = Marks(self._page, place.here(), AfterEvents() if cuda else AtOnce())
+        self._place = place.here()
+        marks = Marks(self._page, self._place, AfterEvents() if cuda else AtOnce())
         self._marks = marks
 
         def before(module: Any, arguments: Any) -> None:
@@ -144,8 +156,7 @@ class Opportunistic(_Layer):
             optimizers.register_optimizer_step_post_hook(self._after_step),
         ]
         torchs_own.when_cuda_begins(self._at_cuda)
-        if multiprocessing.parent_process() is None:
-            threading.Thread(target=self._look_for_use, name="flexo-use", daemon=True).start()
+        threading.Thread(target=self._look_for_use, name="flexo-use", daemon=True).start()
 
     def begin(self) -> None:
         """This process uses the GPU: it has to introduce itself, and its supervisor watches it from now
@@ -174,7 +185,7 @@ class Opportunistic(_Layer):
             return
         if type(module).__name__ == "OptimizedModule":
             self.gate.memory.may_move = False  # compiled code may have addresses in it
-        self.gate.boundary()
+        self._hold()
 
     def _after_module(self, module: Any, arguments: Any, result: Any) -> None:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():
@@ -184,23 +195,37 @@ class Opportunistic(_Layer):
 
     def _in_backward(self, gradient: Any) -> None:
         if not torch.compiler.is_compiling():
-            self.gate.boundary()
+            self._hold()
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        self.gate.boundary()
+        self._hold()
 
     def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        self.gate.step()
+        if not is_helper():
+            self.gate.step()
+
+    def _hold(self) -> None:
+        if not is_helper():
+            self.gate.boundary()
 
     def _look_for_use(self) -> None:
         """Notice a script that uses the device and reaches no hook."""
         began = time.process_time()
         while not self._page.started:
             time.sleep(LOOK_S)
+            if is_helper():
+                continue
             if torchs_own.cuda_is_in_use() or (
                 time.process_time() - began > CPU_OF_A_USER_S and not _has_cuda()
             ):
                 self.begin()
+
+
+def is_helper() -> bool:
+    """Whether this process only helps another one: a loader's worker, whose transforms may be modules,
+    too.
+    """
+    return multiprocessing.parent_process() is not None and not torchs_own.cuda_is_in_use()
 
 
 def _has_cuda() -> bool:

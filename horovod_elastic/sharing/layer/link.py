@@ -41,9 +41,10 @@ class Link:
         page: Page,
         ordered: Callable[[GatePage | None], None],
         met: Callable[[GuaranteePage | None], None],
+        measure: Callable[[], None] = lambda: None,
     ) -> None:
         self._sharing, self._page = sharing, page
-        self._ordered, self._met = ordered, met
+        self._ordered, self._met, self._measure = ordered, met, measure
         self._order: GatePage | None = None
         self._supervisor: socket.socket | None = None
         self._said = ""
@@ -84,6 +85,7 @@ class Link:
             wait_s = watchdog.BEAT_S if shared else UNSHARED_BEAT_S
             listened = [connection, *([self._supervisor] if self._supervisor else [])]
             ready, _, _ = select.select(listened, [], [], wait_s)
+            self._measure()
             self._page.beat()
             if self._supervisor in ready:
                 self._hear_supervisor()

@@ -46,6 +46,7 @@ end = time.monotonic() + seconds
 while time.monotonic() < end:
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
+    tell("last")
     optimizer.step()
     tell("step")
     for statement in sys.argv[6:]:

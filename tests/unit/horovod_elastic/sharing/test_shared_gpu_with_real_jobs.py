@@ -44,9 +44,9 @@ def test_from_50_ms_after_the_gate_closes_until_it_opens_the_other_job_does_no_w
     before = guarantee.steps
     shared.wait(lambda: guarantee.steps > before + 20)
     guarantee.kill()
-    begins, steps, works = guarantee.lines("begin"), guarantee.lines("step"), opportunistic.lines("op")
+    begins, lasts, works = guarantee.lines("begin"), guarantee.lines("last"), opportunistic.lines("op")
     first = next(began for began in begins if began > works[0])
-    flights = [(began, next((at for at in steps if at > began), 0)) for began in begins if began > first]
+    flights = [(began, next((at for at in lasts if at > began), 0)) for began in begins if began > first]
     judged = [(began, ended) for began, ended in flights if ended - began > 2 * ALLOWED_NS]
     late = [at for at in works if any(began + ALLOWED_NS < at < ended for began, ended in judged)]
     assert len(judged) > 10
