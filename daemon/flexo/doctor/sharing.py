@@ -269,7 +269,8 @@ def _for_satellites(known: Sequence[QosSetup], allowed: str, gres: str) -> Findi
         f"no QOS lets satellites have gres/{gres}"
         if not allowed
         else f"the QOS {allowed}, which satellites have, is not there or does not let them have gres/{gres}",
-        f"`sacctmgr add qos shared MaxTRESPerJob=gres/{gres}=N`, N the GPUs of a node, and slurm.conf: PartitionName=shared ..."
+        f"`sacctmgr add qos shared MaxTRESPerJob=gres/{gres}=N`, where N is the number of GPUs of a node,"
+        " and slurm.conf: PartitionName=shared ..."
         f" QOS=shared; {_RECONFIGURE}.",
     )
 
