@@ -1,0 +1,30 @@
+"""The GPUs that a running job holds, in what `scontrol --details show job --oneliner` prints."""
+
+import pytest
+
+from flexo.clusters.slurm.held_gpus import held_gpus
+
+HEAD = "JobId=7 JobName=train UserId=ada(1000) JobState=RUNNING NumNodes=2 "
+
+
+@pytest.mark.parametrize(
+    ("shown", "held"),
+    [
+        ("Nodes=n1 CPU_IDs=0-1 Mem=0 GRES=gpu:1(IDX:3)", {("n1", 3)}),
+        ("Nodes=n1 CPU_IDs=0 Mem=100 GRES=gpu:h100:2(IDX:0-1),spare:s0:0(IDX:)", {("n1", 0), ("n1", 1)}),
+        ("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:a:1(IDX:2)", {("n1", 2), ("n2", 2)}),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0,3) Nodes=n2 CPU_IDs=4 Mem=0 GRES=gpu:1(IDX:1)",
+            {("n1", 0), ("n1", 3), ("n2", 1)},
+        ),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=", set()),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=spare:s1:1(IDX:1)", set()),
+    ],
+)
+def test_each_gpu_has_its_node_and_its_number(shown, held):
+    assert held_gpus(f"{HEAD}JOB_GRES=gpu:2 {shown} MinCPUsNode=1") == held
+
+
+def test_a_name_that_looks_like_gpus_adds_to_those_that_the_job_holds():
+    forged = "JobName=x Nodes=n9 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:5) "
+    assert len(held_gpus(f"JobId=7 {forged}Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:3)")) == 2
