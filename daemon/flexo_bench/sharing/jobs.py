@@ -37,8 +37,8 @@ class Kind:
 
 
 KINDS = {
-    "resnet": Kind("convolution", 16, 6, 128, 0.1),
-    "transformer": Kind("transformer", 64, 2, 256, 0.12),
+    "resnet": Kind("convolution", 16, 6, 48, 0.1),
+    "transformer": Kind("transformer", 64, 2, 128, 0.1),
     "perceptron": Kind("perceptron", 256, 6, 32, 0.0),
     "convolution": Kind("convolution", 8, 4, 8, 0.0),
 }
