@@ -16,7 +16,7 @@ from torch.optim import optimizer as optimizers
 from horovod_elastic.sharing.environment import Role, Sharing
 from horovod_elastic.sharing.layer import place, torchs_own, universal
 from horovod_elastic.sharing.layer.gate import Gate
-from horovod_elastic.sharing.layer.guarantee import AfterEvents, AtOnce, Marks
+from horovod_elastic.sharing.layer.guarantee import OnAGpu, OnTheCpu, Marks
 from horovod_elastic.sharing.layer.link import Link
 from horovod_elastic.sharing.layer.memory import Memory
 from horovod_elastic.sharing.pages import GatePage, GuaranteePage, OpportunisticPage, Page
@@ -102,7 +102,7 @@ class Guarantee(_Layer):
         if cuda:
             _universal_memory()
         self._place = place.here()
-        marks = Marks(self.page, self._place, AfterEvents() if cuda else AtOnce())
+        marks = Marks(self.page, self._place, OnAGpu() if cuda else OnTheCpu())
         self._marks = marks
 
         def before(module: Any, arguments: Any) -> None:

@@ -412,7 +412,9 @@ def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("command", "module"), [("run", "launcher"), ("hosts", "hosts"), ("share", "sharing.command")])
+@pytest.mark.parametrize(
+    ("command", "module"), [("run", "launcher"), ("hosts", "hosts"), ("share", "sharing.command")]
+)
 def test_commands_of_jobs_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
     command: str, module: str
 ) -> None:

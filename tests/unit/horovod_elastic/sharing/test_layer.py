@@ -22,7 +22,7 @@ from horovod_elastic.sharing.devices import PretendedDevice  # noqa: E402
 from horovod_elastic.sharing.layer import torchs_own, universal  # noqa: E402
 from horovod_elastic.sharing.layer.flights import MOST_QUEUED, Flights  # noqa: E402
 from horovod_elastic.sharing.layer.gate import Gate  # noqa: E402
-from horovod_elastic.sharing.layer.guarantee import AtOnce, Marks  # noqa: E402
+from horovod_elastic.sharing.layer.guarantee import OnTheCpu, Marks  # noqa: E402
 from horovod_elastic.sharing.layer.hooks import Guarantee, Opportunistic  # noqa: E402
 from horovod_elastic.sharing.layer.memory import Memory  # noqa: E402
 from horovod_elastic.sharing.layer.place import Pretended  # noqa: E402
@@ -231,7 +231,7 @@ def test_where_tensors_may_not_move_the_job_stays_out_of_the_gate() -> None:
 @pytest.fixture
 def marks() -> tuple[Marks, GuaranteePage]:
     page = GuaranteePage(Page.make("guarantee"))
-    return Marks(page, Place(), AtOnce()), page
+    return Marks(page, Place(), OnTheCpu()), page
 
 
 def test_a_flight_is_from_the_first_module_to_the_step(marks: tuple[Marks, GuaranteePage]) -> None:
