@@ -25,7 +25,7 @@ import torch
 from flexo_bench.runtime.rivals import interrupt_on_sigterm
 from flexo_bench.sharing import report
 from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, WAYS, Figures, Overhead, Turn
-from flexo_bench.sharing.turns import Job, JobFailed, InterleavedJobs
+from flexo_bench.sharing.turns import InterleavedJobs, Job, JobFailed
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 PAIRS = {

@@ -16,7 +16,7 @@ from torch.optim import optimizer as optimizers
 from horovod_elastic.sharing.environment import Role, Sharing
 from horovod_elastic.sharing.layer import place, torchs_own, universal
 from horovod_elastic.sharing.layer.gate import Gate
-from horovod_elastic.sharing.layer.guarantee import OnAGpu, OnTheCpu, Marks
+from horovod_elastic.sharing.layer.guarantee import Marks, OnAGpu, OnTheCpu
 from horovod_elastic.sharing.layer.link import Link
 from horovod_elastic.sharing.layer.memory import Memory
 from horovod_elastic.sharing.pages import GatePage, GuaranteePage, OpportunisticPage, Page

@@ -22,7 +22,7 @@ from horovod_elastic.sharing.devices import PretendedDevice  # noqa: E402
 from horovod_elastic.sharing.layer import torchs_own, universal  # noqa: E402
 from horovod_elastic.sharing.layer.flights import MOST_QUEUED, Flights  # noqa: E402
 from horovod_elastic.sharing.layer.gate import Gate  # noqa: E402
-from horovod_elastic.sharing.layer.guarantee import OnTheCpu, Marks  # noqa: E402
+from horovod_elastic.sharing.layer.guarantee import Marks, OnTheCpu  # noqa: E402
 from horovod_elastic.sharing.layer.hooks import Guarantee, Opportunistic  # noqa: E402
 from horovod_elastic.sharing.layer.memory import Memory  # noqa: E402
 from horovod_elastic.sharing.layer.place import Pretended  # noqa: E402
