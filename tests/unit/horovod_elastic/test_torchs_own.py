@@ -1,6 +1,6 @@
 """PyTorch's private calls do what flexo takes them for. Runs on two releases: make test-torch.
 
-Each private call stands in one of three files: the front end's, the core's, and that of sharing. A test of the
+Each private call stands in one of three files: of the front end, the core and GPU sharing. A test of the
 sources says so.
 """
 
