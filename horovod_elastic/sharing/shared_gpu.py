@@ -145,8 +145,9 @@ class SharedGpu:
         """A process has introduced itself. If the same process did before, that introduction is void."""
         if member.hello.role is Role.OPPORTUNISTIC:
             self.waiting.append(member)
-            if self.opportunistic is not None:
-                place, holder = len(self.waiting), self.opportunistic.caller.pid
+            first = self.opportunistic or self.waiting[0]
+            if first is not member:
+                place, holder = len(self.waiting) - (first in self.waiting), first.caller.pid
                 reason = f"process {holder} is the opportunistic job; this one is number {place} in the queue"
                 member.tell(Told(Kind.QUEUED, reason, holder))
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ import torch
 from flexo_bench.runtime.rivals import interrupt_on_sigterm
 from flexo_bench.sharing import report
 from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, WAYS, Figures, Overhead, Turn
-from flexo_bench.sharing.turns import Job, JobFailed, Turns
+from flexo_bench.sharing.turns import InterleavedJobs, Job, JobFailed
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 PAIRS = {
@@ -57,7 +58,7 @@ def main() -> None:
     failed = False
     for part in (*options.pairs, *(["overhead"] if options.overhead else [])):
         folder = Path(tempfile.mkdtemp(prefix="flexo-bench-"))
-        turns = Turns(folder, options.core if options.cpu else None, device)
+        turns = InterleavedJobs(folder, options.core if options.cpu else None, device)
         try:
             if part == "overhead":
                 _overhead(turns, options, figures, tell)
@@ -100,7 +101,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _pair(
-    turns: Turns, pair: str, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
+    turns: InterleavedJobs,
+    pair: str,
+    options: argparse.Namespace,
+    figures: Figures,
+    tell: Callable[[str], None],
 ) -> None:
     """All rounds of one pair."""
     guarantee_kind, other_kind = PAIRS[pair]
@@ -151,24 +156,24 @@ def _pair(
         tell(f"{pair}, round {number + 1}: {told}")
 
 
-def _stop_all(turns: Turns, ways: Sequence[str]) -> None:
+def _stop_all(turns: InterleavedJobs, ways: Sequence[str]) -> None:
     for way in ways:
         with turns.turn(way, 0.0):
             pass
 
 
 def _step_s(job: Job, window: tuple[float, float]) -> float:
-    """Seconds from step to step, the mean of a window. Raises JobFailed if it took fewer than three
+    """Seconds from step to step, the median of a window. Raises JobFailed if it took fewer than three
     steps.
     """
     ends = [at for at, _ in job.within(*window)]
     if len(ends) < 3:
         raise JobFailed(f"{job.name} took {len(ends)} steps in a turn; use a longer --turn")
-    return (ends[-1] - ends[0]) / (len(ends) - 1)
+    return statistics.median(later - former for former, later in itertools.pairwise(ends))
 
 
 def _overhead(
-    turns: Turns, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
+    turns: InterleavedJobs, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
 ) -> None:
     """CPU seconds of a step: a plain job and one with the layer that shares with nobody, in turns."""
     gpu = "bench" if options.cpu else "gpu0"

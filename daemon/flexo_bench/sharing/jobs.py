@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 DUTY = 0.25
+MOST_WORK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Kind:
 
 
 KINDS = {
-    "resnet": Kind("convolution", 16, 6, 128, 0.1),
-    "transformer": Kind("transformer", 64, 2, 256, 0.12),
+    "resnet": Kind("convolution", 16, 6, 48, 0.1),
+    "transformer": Kind("transformer", 64, 2, 128, 0.1),
     "perceptron": Kind("perceptron", 256, 6, 32, 0.0),
     "convolution": Kind("convolution", 8, 4, 8, 0.0),
 }
@@ -61,14 +62,18 @@ def model_of(kind: Kind, factors: tuple[int, int]) -> tuple[nn.Module, Any]:
     return nn.Sequential(*body), torch.randn(batch, width)
 
 
-def hold_to_duty() -> None:
-    """Sleep in proportion to the work since the last module (backward passes count, too)."""
-    mark = [time.perf_counter()]
+def hold_to_duty(device: str) -> None:
+    """Sleep in proportion to the work since the last module (backward passes count, too).
+
+    A process that is stopped, or waits for a core, does not work: on the CPU its CPU time counts. On a
+    GPU, at most MOST_WORK_S counts for one module.
+    """
+    clock = time.thread_time if device == "cpu" else time.perf_counter
+    mark = [clock()]
 
     def breathe(*_: Any) -> None:
-        worked = time.perf_counter() - mark[0]
-        time.sleep(worked * (1 / DUTY - 1))
-        mark[0] = time.perf_counter()
+        time.sleep(min(clock() - mark[0], MOST_WORK_S) * (1 / DUTY - 1))
+        mark[0] = clock()
 
     def after(module: Any, arguments: Any, result: Any) -> None:
         if isinstance(result, torch.Tensor) and result.grad_fn is not None:
@@ -93,7 +98,7 @@ def main() -> None:
     model, inputs = model.to(options.device), inputs.to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     if options.hold == "duty":
-        hold_to_duty()
+        hold_to_duty(options.device)
     with open(options.log, "a", buffering=1) as log:  # noqa: PTH123 - one handle for the whole run
         while True:
             optimizer.zero_grad()

@@ -49,7 +49,7 @@ class Job:
             raise JobFailed(f"{self.name} has ended with {code}; its output: {self.log}.err")
 
 
-class Turns:
+class InterleavedJobs:
     """The processes of one pair. `folder`: for logs and the coordinator. `core`: shared by all jobs."""
 
     def __init__(self, folder: Path, core: int | None, device: str) -> None:

@@ -158,5 +158,7 @@ class Gate:
         began = self.guarantee.began if self.guarantee is not None else 0
         if self._entered < began < until:
             leak = until - began
-            self._page.leaks.add(min(leak, time.thread_time_ns() - self._cpu) if self._pretended else leak)
+            if self._pretended:  # another thread has another clock
+                leak = max(0, min(leak, time.thread_time_ns() - self._cpu))
+            self._page.leaks.add(leak)
         self._entered = max(self._entered, began)

@@ -30,7 +30,7 @@ class Landing(Protocol):
         """Call `landed(flight)` then."""
 
 
-class AtOnce:
+class OnTheCpu:
     """On the CPU, what was called is done."""
 
     def after_work(self, flight: int, landed: Any) -> None:
@@ -38,7 +38,7 @@ class AtOnce:
         landed(flight)
 
 
-class AfterEvents:
+class OnAGpu:
     """On a GPU, an event tells. A thread waits for it, asleep (a blocking event does not spin)."""
 
     def __init__(self) -> None:

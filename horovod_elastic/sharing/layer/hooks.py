@@ -16,7 +16,7 @@ from torch.optim import optimizer as optimizers
 from horovod_elastic.sharing.environment import Role, Sharing
 from horovod_elastic.sharing.layer import place, torchs_own, universal
 from horovod_elastic.sharing.layer.gate import Gate
-from horovod_elastic.sharing.layer.guarantee import AfterEvents, AtOnce, Marks
+from horovod_elastic.sharing.layer.guarantee import Marks, OnAGpu, OnTheCpu
 from horovod_elastic.sharing.layer.link import Link
 from horovod_elastic.sharing.layer.memory import Memory
 from horovod_elastic.sharing.pages import GatePage, GuaranteePage, OpportunisticPage, Page
@@ -52,9 +52,9 @@ class Guarantee(_Layer):
 
     def __init__(self, sharing: Sharing) -> None:
         super().__init__()
-        self._page = GuaranteePage(Page.make("guarantee"))
+        self.page = GuaranteePage(Page.make("guarantee"))
         self._order: GatePage | None = None
-        self._link = Link(sharing, self._page.page, self._ordered, lambda _: None, self._measure)
+        self._link = Link(sharing, self.page.page, self.ordered, lambda _: None, self._measure)
         self._place = place.here()
         self._marks: Marks | None = None
         self._first: Any = None
@@ -65,7 +65,8 @@ class Guarantee(_Layer):
         self._first = modules.register_module_forward_pre_hook(self._at_first_module)
         torchs_own.when_cuda_begins(self._link.start)
 
-    def _ordered(self, order: GatePage | None) -> None:
+    def ordered(self, order: GatePage | None) -> None:
+        """The coordinator has given orders, or is gone."""
         if order is not None:
             self._order = order  # one that is gone keeps its last word: marks cost little, none would leak
 
@@ -75,8 +76,8 @@ class Guarantee(_Layer):
             return
         if self._place.kind != "cuda" and torchs_own.cuda_is_in_use():
             self._place = place.here()
-        self._page.page.words[GuaranteePage.MEMORY] = self._place.used()
-        self._page.page.words[GuaranteePage.PEAK] = self._place.peak()
+        self.page.page.words[GuaranteePage.MEMORY] = self._place.used()
+        self.page.page.words[GuaranteePage.PEAK] = self._place.peak()
 
     def _at_first_module(self, module: Any, arguments: Any) -> None:
         if torch.compiler.is_compiling() or is_helper():
@@ -101,7 +102,7 @@ class Guarantee(_Layer):
         if cuda:
             _universal_memory()
         self._place = place.here()
-        marks = Marks(self._page, self._place, AfterEvents() if cuda else AtOnce())
+        marks = Marks(self.page, self._place, OnAGpu() if cuda else OnTheCpu())
         self._marks = marks
 
         def before(module: Any, arguments: Any) -> None:
@@ -132,15 +133,15 @@ class Opportunistic(_Layer):
 
     def __init__(self, sharing: Sharing) -> None:
         super().__init__()
-        self._page = OpportunisticPage(Page.make("opportunistic"))
-        self._link = Link(sharing, self._page.page, self._ordered, self._met)
+        self.page = OpportunisticPage(Page.make("opportunistic"))
+        self._link = Link(sharing, self.page.page, self.ordered, self._met)
         self._gate: Gate | None = None
 
     @property
     def gate(self) -> Gate:
         """The gate; made at the first use, when the device is known."""
         if self._gate is None:
-            self._gate = Gate(self._page, Memory(place.here()), self.begin)
+            self._gate = Gate(self.page, Memory(place.here()), self.begin)
             self._gate.order, self._gate.guarantee = self._known_order, self._known_guarantee
         return self._gate
 
@@ -162,7 +163,7 @@ class Opportunistic(_Layer):
         """This process uses the GPU: it has to introduce itself, and its supervisor watches it from now
         on.
         """
-        self._page.page.words[OpportunisticPage.STARTED] = 1
+        self.page.page.words[OpportunisticPage.STARTED] = 1
         self._link.start()
 
     def _at_cuda(self) -> None:
@@ -170,7 +171,8 @@ class Opportunistic(_Layer):
         self.gate.boundary()
         _universal_memory()
 
-    def _ordered(self, order: GatePage | None) -> None:
+    def ordered(self, order: GatePage | None) -> None:
+        """The coordinator has given orders, or is gone."""
         self._known_order = order
         if self._gate is not None:
             self._gate.order = order
@@ -211,7 +213,7 @@ class Opportunistic(_Layer):
     def _look_for_use(self) -> None:
         """Notice a script that uses the device and reaches no hook."""
         began = time.process_time()
-        while not self._page.started:
+        while not self.page.started:
             time.sleep(LOOK_S)
             if is_helper():
                 continue

@@ -1,6 +1,7 @@
 """PyTorch's private calls do what flexo takes them for. Runs on two releases: make test-torch.
 
-Each private call stands in one of two files: the front end's, and the core's. A test of the sources says so.
+Each private call stands in one of three files: of the front end, the core and GPU sharing. A test of the
+sources says so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from horovod_elastic.core.c10d import torchs_own as of_core  # noqa: E402
+from horovod_elastic.sharing.layer import torchs_own as of_sharing  # noqa: E402
 from horovod_elastic.worker.ddp import torchs_own  # noqa: E402
 
 SOURCES = Path(torchs_own.__file__).parents[2]
@@ -301,6 +303,15 @@ def test_random_numbers_go_on_where_a_state_was_taken() -> None:
     assert torch.equal(torch.rand(3), first)
 
 
+# --- GPU sharing --------------------------------------------------------------------------------------------
+
+
+def test_a_call_waits_until_cuda_begins() -> None:
+    called: list[str] = []
+    of_sharing.when_cuda_begins(lambda: called.append("begun"))
+    assert bool(called) == torch.cuda.is_initialized() == of_sharing.cuda_is_in_use()
+
+
 # --- the rest of flexo --------------------------------------------------------------------------------------
 
 SEVERAL = torch.optim.lr_scheduler.ChainedScheduler(
@@ -318,6 +329,8 @@ _HOLDERS = (
 def test_no_other_file_calls_private_names_of_pytorch() -> None:
     names = {name for holder in _HOLDERS for name in dir(holder) if is_private(name)}
     names |= {name for name in dir(dist.ProcessGroupGloo._Options) if is_private(name)}
+    # Those of torch.cuda that sharing uses; the rest of them are ordinary words elsewhere.
+    names |= {"_lazy_call", "_is_in_bad_fork"}
     trees = {path: ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")}
     found = []
     for path, tree in trees.items():

@@ -1,0 +1,90 @@
+"""Figures of GPU sharing: how they are judged, and that those in the docs are stale once the layer has
+changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flexo_bench.sharing import report, results
+from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, Figures, Overhead, Turn
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sharing.md"
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| \d{4}-\d\d-\d\d \| `([0-9a-f]{16})`([^|]*) \|", re.MULTILINE)
+
+
+def figures(losses: dict[str, float], rounds: int = 7) -> Figures:
+    made = Figures("pretended", "2.13", "make bench-sharing", "2026-01-01")
+    for way, loss in losses.items():
+        for each in range(rounds):
+            made.add("a beside b", way, Turn(loss + each / 1000, 0.5))
+    return made
+
+
+def test_a_measurement_in_the_docs_that_another_layer_made_is_marked_stale() -> None:
+    rows = ROW.findall(PAGE.read_text())
+    assert rows, "the docs have no figures"
+    for digest, mark in rows:
+        assert (digest != results.layer_hash()) == ("(stale)" in mark), (
+            f"{digest}: now {results.layer_hash()}"
+        )
+
+
+def test_the_hash_changes_with_any_source_of_the_layer(tmp_path: Path) -> None:
+    (tmp_path / "layer").mkdir()
+    (tmp_path / "layer" / "a.py").write_text("1")
+    first = results.layer_hash(tmp_path)
+    (tmp_path / "layer" / "a.c").write_text("1")
+    second = results.layer_hash(tmp_path)
+    (tmp_path / "layer" / "a.py").write_text("2")
+    assert len({first, second, results.layer_hash(tmp_path)}) == 3
+    assert len(first) == 16
+
+
+@pytest.mark.parametrize(
+    ("losses", "ordered"),
+    [
+        ({UNTHROTTLED: 0.4, DUTY: 0.2, GATE: 0.1}, True),
+        ({UNTHROTTLED: 0.4, DUTY: 0.1, GATE: 0.2}, False),
+        ({UNTHROTTLED: 0.2, DUTY: 0.2, GATE: 0.1}, False),
+        ({UNTHROTTLED: 0.4, GATE: 0.1}, False),
+    ],
+)
+def test_ways_are_in_order_if_each_loses_less_than_the_one_before(
+    losses: dict[str, float], ordered: bool
+) -> None:
+    assert figures(losses).ordered("a beside b") is ordered
+
+
+def test_the_file_has_medians_by_pair_and_way_and_is_written_as_a_whole(tmp_path: Path) -> None:
+    report.write(figures({UNTHROTTLED: 0.4, DUTY: 0.2, GATE: 0.1}), tmp_path / "build" / "sharing.json")
+    told = json.loads((tmp_path / "build" / "sharing.json").read_text())
+    assert told["pairs"]["a beside b"]["gate"]["guarantee_slowdown"] == pytest.approx(0.103)
+    assert told["pairs"]["a beside b"]["gate"]["opportunistic_share"] == 0.5
+    assert told["layer_hash"] == results.layer_hash()
+    assert {"device", "overhead_unshared"} <= told.keys()
+    assert [each.name for each in (tmp_path / "build").iterdir()] == ["sharing.json"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "verdict"),
+    [
+        ((0.001, 0.002, 0.001, 0.002, 0.001, 0.002), "reached"),
+        ((0.011, 0.012, 0.011, 0.012, 0.011, 0.012), "missed"),
+        ((-0.1, 0.1, -0.1, 0.1, -0.1, 0.1), "undecided"),
+        ((0.0,), "undecided"),
+    ],
+)
+def test_overhead_is_judged_by_the_lower_end_of_an_interval_that_is_narrow(
+    rounds: tuple[float, ...], verdict: str
+) -> None:
+    assert Overhead(rounds).verdict().startswith(verdict)
+
+
+def test_the_table_names_every_way_and_the_order() -> None:
+    lines = "\n".join(report.table(figures({UNTHROTTLED: 0.4, DUTY: 0.2, GATE: 0.1})))
+    assert all(word in lines for word in (UNTHROTTLED, DUTY, GATE, "yes"))
