@@ -143,16 +143,30 @@ def test_a_pretended_device_is_busy_with_its_jobs_cpu_time() -> None:
 def watched() -> supervisor.Watched:
     page = Page.make("opportunistic")
     page.words[OpportunisticPage.STARTED] = 1
-    made = supervisor.Watched(OpportunisticPage(page), GatePage(Page.make("gate")))
+    made = supervisor.Watched(OpportunisticPage(page), os.getpid(), GatePage(Page.make("gate")))
     made.guarantee = GuaranteePage(Page.make("guarantee"))
-    made.look(0.1)
+    made.look(0.1, stopped=False)
     return made
 
 
 def test_a_process_that_works_at_a_closed_gate_is_counted(watched: supervisor.Watched) -> None:
+    before = time.process_time()
+    while time.process_time() < before + 0.2:
+        pass
+    watched.look(1.0, stopped=False)
+    assert 0.15 < watched.closed_s < 0.5
+
+
+def test_one_that_was_stopped_is_counted_too(watched: supervisor.Watched) -> None:
     for _ in range(5):
-        watched.look(0.1)
+        watched.look(0.1, stopped=True)
     assert watched.closed_s == pytest.approx(0.5)
+
+
+def test_one_that_waits_for_others_away_from_its_gate_is_not(watched: supervisor.Watched) -> None:
+    time.sleep(0.2)
+    watched.look(0.2, stopped=False)
+    assert watched.closed_s < 0.1
 
 
 @pytest.mark.parametrize("what", ["passes", "waits", "has not started"])
@@ -162,7 +176,7 @@ def test_one_that_passes_waits_or_uses_no_gpu_yet_is_not(watched: supervisor.Wat
         page.words[OpportunisticPage.PASSES] = count + 1 if what == "passes" else 0
         page.halves[OpportunisticPage.WAITING] = what == "waits"
         page.words[OpportunisticPage.STARTED] = what != "has not started"
-        watched.look(0.1)
+        watched.look(0.1, stopped=False)
     assert watched.closed_s == 0.0
 
 
