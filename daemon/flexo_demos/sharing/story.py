@@ -37,11 +37,13 @@ class Plot:
     alone_steps: int = 150
     """Steps of the guarantee jobs before anybody shares their GPUs."""
     together_s: float = 40.0
-    guest_epochs: int = 12
-    guest_width: int = 128
-    """Channels of the other job's model: its steps are long beside the gaps of the guarantee jobs."""
+    guest_epochs: int = 14
+    guest_width: int = 24
+    """Channels of the other job's model. Its operations are short: the coordinator fills no gap that is shorter
+    than a hundred times what an operation may work into the guarantee job's next step."""
+    guest_pause_s: float = 0.1
     host_width: int = 96
-    host_pause_s: float = 0.1
+    host_pause_s: float = 0.15
     """Pause of the guarantee jobs between two steps, as for slow storage. The other job fills these gaps."""
     rigid_s: int = 15
 
@@ -114,7 +116,9 @@ class Story:
         self._seen.together = (began, time.time())
 
     def _guest_script(self) -> list[str]:
-        return ["--epochs", str(self._plot.guest_epochs), "--width", str(self._plot.guest_width)]
+        plot = self._plot
+        script = ["--epochs", str(plot.guest_epochs), "--width", str(plot.guest_width)]
+        return [*script, "--pause", str(plot.guest_pause_s)]
 
     def _move(self) -> None:
         """The guarantee job ends, and the other job moves to the GPU as its own."""
