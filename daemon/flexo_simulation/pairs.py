@@ -37,8 +37,6 @@ UTILIZATIONS: Final[Mapping[str, float]] = {
 The paper prints none. The first three follow from three printed figures by the rules below: ResNet-50 keeps
 57% of its speed beside ESPnet, ESPnet takes 105.2 instead of 20.1 min packed with ResNet-50 (section 5.1),
 and GCN takes 17.9 instead of 17.0 min beside ResNet-50 (table 2). The others are ours."""
-MODELS: Final = tuple(UTILIZATIONS)
-"""The models that a job can name."""
 
 _INTERFERENCE: Final = 0.0673
 """The part by which steps of an owner take longer, for each part of the time that the second job uses.
@@ -63,8 +61,9 @@ class PairSpeeds:
 
 
 def utilization_of(model: str, otherwise: float) -> float:
-    """The utilization of a model by its name in any case; `otherwise` for models that are not known."""
-    return UTILIZATIONS.get(model.casefold(), otherwise)
+    """The utilization of a model by its name, as in "ResNet-50" or "resnet50"; `otherwise` for models that
+    are not known."""
+    return UTILIZATIONS.get("".join(filter(str.isalnum, model.casefold())), otherwise)
 
 
 def speeds_of(owner: float, guest: float, control: Control) -> PairSpeeds:

@@ -26,7 +26,7 @@ class TraceJob:
     tenant: str = ""
     application: str = ""
     model: str = ""
-    """The model that it trains (`pairs.MODELS`); "" or another name: its use of GPUs is not known."""
+    """The model that it trains (`pairs.UTILIZATIONS`); "" or another name: its use of GPUs is not known."""
     time_limit_s: int | None = None
     batch: Range | None = None
     opportunistic: bool = False
