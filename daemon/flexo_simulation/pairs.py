@@ -47,8 +47,7 @@ _HUNGER: Final = 4
 """Packed jobs get GPU time in proportion to this power of their utilization: ours. From 4 on, ESPnet gets
 nothing but what ResNet-50 leaves, as in section 5.1."""
 _LEAST: Final = 0.01
-"""The least speed of the second job beside an owner that leaves nothing idle: ours, so that every job
-ends."""
+"""The least speed of a job to which the other one leaves nothing: ours, so that every job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,10 @@ def speeds_of(owner: float, guest: float, control: Control) -> PairSpeeds:
 
 def _packed(own: float, other: float) -> float:
     """The speed of a job that competes with another one: it gets its share, or what the other leaves."""
-    if not own:
+    if own + other <= 1:
         return 1.0
     share = own**_HUNGER / (own**_HUNGER + other**_HUNGER)
-    return _part(min(own, max(share, 1 - other)), own)
+    return max(_LEAST, _part(min(own, max(share, 1 - other)), own))
 
 
 def _part(busy: float, wanted: float) -> float:
