@@ -32,6 +32,8 @@ JOBS = 500
 LONGEST_S = 4 * 3600.0
 LOADS = (2.0, 1.0, 4.0)
 """GPU time of the jobs over that of the cluster while jobs arrive: the first is the comparison."""
+UTILIZATIONS = (0.2, 0.4, 0.6)
+"""Utilizations that all jobs have, in tables of their own: most of those of models are a guess."""
 DOMAINS = (
     ("ResNet-50", "VGG16", "SuperResolution"),
     ("Bert",),
@@ -96,43 +98,48 @@ def compare(run: Run, seeds: Sequence[int]) -> Comparison:
     tables: list[Table] = []
     for load in LOADS:
         outcomes = _simulate(run, load, seeds)
-        tables.append(_ratios(load, outcomes))
+        title = f"section 5.2, load {load:g}"
+        tables += [_ratios(title, outcomes), _each(title, outcomes)]
         if load == LOADS[0]:
-            tables += [_tenants(outcomes), _interference(outcomes)]
+            tables.append(_interference(outcomes))
+    for utilization in UTILIZATIONS:
+        outcomes = _simulate(run, LOADS[0], seeds, utilization)
+        title = f"section 5.2, load {LOADS[0]:g}, every job with a utilization of {utilization:.0%}"
+        tables.append(_ratios(title, outcomes))
     return Comparison("antman", PAPER, DIFFERENCES, tuple(tables))
 
 
-def workload(seed: int, load: float) -> Workload:
-    """The jobs of one seed. Equal arguments make equal jobs."""
+def workload(seed: int, load: float, *, models: bool = True) -> Workload:
+    """The jobs of one seed, with or without names of models. Equal arguments make equal jobs."""
     made = generate(Recipe(JOBS, GPUS, seed, load=load, longest_s=LONGEST_S))
     draws = np.random.Generator(np.random.PCG64((seed, 1))).random((3, JOBS))
     jobs = []
     for job, domain, model, tenant in zip(made.jobs, *draws, strict=True):
-        models = DOMAINS[int(domain * len(DOMAINS))]
-        name = models[int(model * len(models))]
+        names = DOMAINS[int(domain * len(DOMAINS))]
+        name = names[int(model * len(names))] if models else ""
         jobs.append(replace(job, model=name, tenant="a" if tenant < 0.5 else "b"))
     return replace(made, jobs=tuple(jobs))
 
 
-def _simulate(run: Run, load: float, seeds: Sequence[int]) -> Outcomes:
-    trials = [
-        Trial(
-            f"{case.label}, load {load:g}, seed {seed}",
-            case.policy,
-            workload(seed, load),
-            Scenario((NODES,), MEASURED, quotas=QUOTAS, checkpoints=False, sharing=GpuSharing(case.control)),
-        )
-        for case in CASES
-        for seed in seeds
-    ]
+def _simulate(run: Run, load: float, seeds: Sequence[int], utilization: float | None = None) -> Outcomes:
+    """`utilization`: that of every job; None: that of its model."""
+    trials = []
+    for case in CASES:
+        sharing = GpuSharing(case.control)
+        if utilization is not None:
+            sharing = replace(sharing, utilization=utilization)
+        scenario = Scenario((NODES,), MEASURED, quotas=QUOTAS, checkpoints=False, sharing=sharing)
+        for seed in seeds:
+            jobs = workload(seed, load, models=utilization is None)
+            trials.append(Trial(f"{case.label}, load {load:g}, seed {seed}", case.policy, jobs, scenario))
     found = run(trials)
     return {
         case.label: found[place * len(seeds) : (place + 1) * len(seeds)] for place, case in enumerate(CASES)
     }
 
 
-def _ratios(load: float, outcomes: Outcomes) -> Table:
-    """All cases to AntMan."""
+def _ratios(title: str, outcomes: Outcomes) -> Table:
+    """All cases but AntMan's own, to AntMan."""
     ours = outcomes[ANTMAN.label]
     rows = []
     for case in CASES[1:]:
@@ -145,10 +152,10 @@ def _ratios(load: float, outcomes: Outcomes) -> Table:
         )
         rows.append(Row(case.label, figures))
     columns = ("completion time", "makespan", "completion time of A", "of B")
-    return Table(f"section 5.2, load {load:g}: ratios to antman, medians", columns, tuple(rows))
+    return Table(f"{title}: ratios to antman, medians", columns, tuple(rows))
 
 
-def _tenants(outcomes: Outcomes) -> Table:
+def _each(title: str, outcomes: Outcomes) -> Table:
     """Each case by itself."""
     rows = []
     for case in CASES:
@@ -161,7 +168,7 @@ def _tenants(outcomes: Outcomes) -> Table:
         )
         rows.append(Row(case.label, figures))
     columns = ("completion, s", "of A", "of B", "makespan, s", "preempted, % of all jobs", "% of B's jobs")
-    return Table(f"section 5.2, load {LOADS[0]:g}, medians", columns, tuple(rows), digits=0)
+    return Table(f"{title}, medians", columns, tuple(rows), digits=0)
 
 
 def _interference(outcomes: Outcomes) -> Table:
