@@ -28,12 +28,36 @@ PAPER = 'Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning
 NODES = NodeGroup(8, 8)
 GPUS = NODES.count * NODES.gpus
 QUOTAS = (Quota("a", GPUS),)
-JOBS = 500
 LONGEST_S = 4 * 3600.0
-LOADS = (2.0, 1.0, 4.0)
-"""GPU time of the jobs over that of the cluster while jobs arrive: the first is the comparison."""
-UTILIZATIONS = (0.2, 0.4, 0.6)
-"""Utilizations that all jobs have, in tables of their own: most of those of models are a guess."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What the paper does not print of the workload."""
+
+    jobs: int = 500
+    load: float = 2.0
+    """GPU time of the jobs over that of the cluster while jobs arrive."""
+    utilization: float | None = None
+    """The utilization of every job; None: that of its model."""
+
+    @property
+    def title(self) -> str:
+        """The title of its tables."""
+        alike = (
+            "" if self.utilization is None else f", every job with a utilization of {self.utilization:.0%}"
+        )
+        return f"section 5.2, {self.jobs} jobs at a load of {self.load:g}{alike}"
+
+
+CHOSEN = Assumed()
+OTHERS = (
+    Assumed(load=1.0),
+    Assumed(load=4.0),
+    Assumed(jobs=2000),
+    *(Assumed(utilization=utilization) for utilization in (0.2, 0.4, 0.6)),
+)
+"""The other readings, each in tables of its own."""
 DOMAINS = (
     ("ResNet-50", "VGG16", "SuperResolution"),
     ("Bert",),
@@ -50,9 +74,10 @@ TABLE_5 = (9895, 26, 30, 20, 29, 0)
 BANDS = (0.0, 0.01, 0.02, 0.03, 0.04, math.inf)
 """Upper ends of the bands of table 5."""
 DIFFERENCES = (
-    f"Not printed, and chosen once: {JOBS} jobs, arrivals as a Poisson process at a load of {LOADS[0]:g}"
-    f" (others below), sizes and durations of Philly's jobs, none longer than {LONGEST_S / 3600:g} h. Their"
-    " durations follow the distribution of Gandiva's authors, which is not published.",
+    f"Not printed, and chosen once: {CHOSEN.jobs} jobs, arrivals as a Poisson process at a load of"
+    f" {CHOSEN.load:g} (others below), sizes and durations of Philly's jobs, none longer than"
+    f" {LONGEST_S / 3600:g} h. Their durations follow the distribution of Gandiva's authors, which is not"
+    " published.",
     "Speeds of pairs are ours (flexo_simulation/pairs.py). They give the figures that are printed of two"
     " pairs; the utilization of six of the nine models is a guess. GPU memory never decides, which favours"
     " packing.",
@@ -94,51 +119,44 @@ Measure = Callable[[SimulatedRun], float]
 
 
 def compare(run: Run, seeds: Sequence[int]) -> Comparison:
-    """Simulate all cases at all loads, for each seed."""
-    tables: list[Table] = []
-    for load in LOADS:
-        outcomes = _simulate(run, load, seeds)
-        title = f"section 5.2, load {load:g}"
-        tables += [_ratios(title, outcomes), _each(title, outcomes)]
-        if load == LOADS[0]:
-            tables.append(_interference(outcomes))
-    for utilization in UTILIZATIONS:
-        outcomes = _simulate(run, LOADS[0], seeds, utilization)
-        title = f"section 5.2, load {LOADS[0]:g}, every job with a utilization of {utilization:.0%}"
-        tables.append(_ratios(title, outcomes))
+    """Simulate all cases under all assumptions, for each seed."""
+    outcomes = _simulate(run, CHOSEN, seeds)
+    tables = [_ratios(CHOSEN, outcomes), _each(CHOSEN, outcomes), _interference(outcomes)]
+    for assumed in OTHERS:
+        outcomes = _simulate(run, assumed, seeds)
+        tables += [_ratios(assumed, outcomes), _each(assumed, outcomes)]
     return Comparison("antman", PAPER, DIFFERENCES, tuple(tables))
 
 
-def workload(seed: int, load: float, *, models: bool = True) -> Workload:
-    """The jobs of one seed, with or without names of models. Equal arguments make equal jobs."""
-    made = generate(Recipe(JOBS, GPUS, seed, load=load, longest_s=LONGEST_S))
-    draws = np.random.Generator(np.random.PCG64((seed, 1))).random((3, JOBS))
+def workload(seed: int, assumed: Assumed) -> Workload:
+    """The jobs of one seed. Equal arguments make equal jobs."""
+    made = generate(Recipe(assumed.jobs, GPUS, seed, load=assumed.load, longest_s=LONGEST_S))
+    draws = np.random.Generator(np.random.PCG64((seed, 1))).random((3, assumed.jobs))
     jobs = []
     for job, domain, model, tenant in zip(made.jobs, *draws, strict=True):
         names = DOMAINS[int(domain * len(DOMAINS))]
-        name = names[int(model * len(names))] if models else ""
+        name = names[int(model * len(names))] if assumed.utilization is None else ""
         jobs.append(replace(job, model=name, tenant="a" if tenant < 0.5 else "b"))
     return replace(made, jobs=tuple(jobs))
 
 
-def _simulate(run: Run, load: float, seeds: Sequence[int], utilization: float | None = None) -> Outcomes:
-    """`utilization`: that of every job; None: that of its model."""
+def _simulate(run: Run, assumed: Assumed, seeds: Sequence[int]) -> Outcomes:
     trials = []
     for case in CASES:
         sharing = GpuSharing(case.control)
-        if utilization is not None:
-            sharing = replace(sharing, utilization=utilization)
+        if assumed.utilization is not None:
+            sharing = replace(sharing, utilization=assumed.utilization)
         scenario = Scenario((NODES,), MEASURED, quotas=QUOTAS, checkpoints=False, sharing=sharing)
         for seed in seeds:
-            jobs = workload(seed, load, models=utilization is None)
-            trials.append(Trial(f"{case.label}, load {load:g}, seed {seed}", case.policy, jobs, scenario))
+            label = f"{case.label}, {assumed.title}, seed {seed}"
+            trials.append(Trial(label, case.policy, workload(seed, assumed), scenario))
     found = run(trials)
     return {
         case.label: found[place * len(seeds) : (place + 1) * len(seeds)] for place, case in enumerate(CASES)
     }
 
 
-def _ratios(title: str, outcomes: Outcomes) -> Table:
+def _ratios(assumed: Assumed, outcomes: Outcomes) -> Table:
     """All cases but AntMan's own, to AntMan."""
     ours = outcomes[ANTMAN.label]
     rows = []
@@ -152,10 +170,10 @@ def _ratios(title: str, outcomes: Outcomes) -> Table:
         )
         rows.append(Row(case.label, figures))
     columns = ("completion time", "makespan", "completion time of A", "of B")
-    return Table(f"{title}: ratios to antman, medians", columns, tuple(rows))
+    return Table(f"{assumed.title}: ratios to antman, medians", columns, tuple(rows))
 
 
-def _each(title: str, outcomes: Outcomes) -> Table:
+def _each(assumed: Assumed, outcomes: Outcomes) -> Table:
     """Each case by itself."""
     rows = []
     for case in CASES:
@@ -168,7 +186,7 @@ def _each(title: str, outcomes: Outcomes) -> Table:
         )
         rows.append(Row(case.label, figures))
     columns = ("completion, s", "of A", "of B", "makespan, s", "preempted, % of all jobs", "% of B's jobs")
-    return Table(f"{title}, medians", columns, tuple(rows), digits=0)
+    return Table(f"{assumed.title}, medians", columns, tuple(rows), digits=0)
 
 
 def _interference(outcomes: Outcomes) -> Table:
