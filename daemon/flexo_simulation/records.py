@@ -34,7 +34,7 @@ class JobRecord:
     ended_at: float | None = None
     """Time when the job finished, was dropped or was ended; None: it never came to that."""
     gpu_s: float = 0.0
-    """GPU seconds that the job held, costs included."""
+    """GPU seconds that the job held, in seats of either kind, costs included."""
     resizes: int = 0
     """Number of changes of where its workers were, while it ran."""
     preemptions: int = 0
