@@ -327,7 +327,8 @@ class _World:
         )
         job.guaranteed, job.second = allocation.guaranteed, allocation.shared
         others = self._seats.sit(seen.key.job_id, job.seated())
-        job.go_on_beside(self._now, self._seats.of(seen.key.job_id))
+        if (beside := self._seats.of(seen.key.job_id)) != job.beside:
+            job.go_on_beside(self._now, beside)
         self._go_on(others)
         if self._inference is not None:
             self._inference_sees(job, seen, allocation)

@@ -21,7 +21,6 @@ class LiveJob:
 
     __slots__ = (
         "_advanced_at",
-        "_beside",
         "_beside_s",
         "_estimate",
         "_first_start_at",
@@ -41,6 +40,7 @@ class LiveJob:
         "_waiting_since",
         "_work",
         "_workers",
+        "beside",
         "due_at",
         "guaranteed",
         "key",
@@ -72,7 +72,7 @@ class LiveJob:
         self._type_pace = 1.0
         """The speed on the GPU types of the shares, relative to the type for which its training is the
         truth."""
-        self._beside = ALONE
+        self.beside = ALONE
         """What it has of the other jobs on its GPUs."""
         self._pace = 1.0
         """Both together."""
@@ -113,9 +113,9 @@ class LiveJob:
         if trained_s > 0:
             trained = self.run.advance(trained_s * self._pace, self._shares, self._samples)
             now -= trained_s - trained / self._pace
-            if self._beside.shares and not self.second:
+            if self.beside.shares and not self.second:
                 self._beside_s += trained / self._pace
-                self._lost_s += trained / self._pace * (1 - self._beside.speed)
+                self._lost_s += trained / self._pace * (1 - self.beside.speed)
         self._gpu_s += self._workers * self.trace.shape.gpus * (now - since)
         return now
 
@@ -132,7 +132,7 @@ class LiveJob:
         again."""
         self.advance(now)
         before, self._shares, self._samples = self._shares, shares, samples
-        self._type_pace, self._pace = pace, pace * self._beside.speed
+        self._type_pace, self._pace = pace, pace * self.beside.speed
         if _same(before, shares):
             return
         self._workers = sum(share.workers for share in shares)
@@ -152,7 +152,7 @@ class LiveJob:
     def go_on_beside(self, now: float, beside: Beside) -> None:
         """Train beside these others from now on."""
         self.advance(now)
-        self._beside, self._pace = beside, self._type_pace * beside.speed
+        self.beside, self._pace = beside, self._type_pace * beside.speed
 
     def _be_preempted(self, now: float, checkpoints: bool) -> None:
         self._preemptions += 1

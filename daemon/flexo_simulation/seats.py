@@ -55,6 +55,9 @@ class Seated:
     utilization: float
 
 
+_NOWHERE: Final = Seated((), 0, second=False, utilization=0.0)
+
+
 @dataclass(slots=True)
 class _NodeSeats:
     """The jobs on one node, by number, in the order in which they came. Mutable."""
@@ -83,36 +86,38 @@ class Seats:
 
     def sit(self, number: int, seated: Seated) -> tuple[int, ...]:
         """Give a job exactly these seats. Returns the other jobs for which something changes."""
-        before = self._jobs.get(number)
+        before = self._jobs.get(number, _NOWHERE)
         if before == seated:
             return ()
         self._jobs.pop(number, None)
-        if before is not None:
-            for share in before.shares:
-                self._of_kind(share.node, before).pop(number, None)
+        touched: dict[str, None] = {}
+        """Nodes where jobs share GPUs, or did."""
+        for share in before.shares:
+            node = self._nodes[share.node]
+            (node.guests if before.second else node.owners).pop(number, None)
+            if node.guests or node.beside:
+                touched[share.node] = None
         for share in seated.shares:
-            self._of_kind(share.node, seated)[number] = rounded_up(share.workers * seated.gpus, 1)
+            node = self._nodes[share.node]
+            seats = node.guests if seated.second else node.owners
+            seats[number] = rounded_up(share.workers * seated.gpus, 1)
+            if node.guests:
+                touched[share.node] = None
         if seated.shares:
             self._jobs[number] = seated
-        touched = {share.node: None for share in (*(before.shares if before else ()), *seated.shares)}
-        return self._match(number, touched)
+        return self._match(number, touched) if touched else ()
 
     def leave(self, number: int) -> tuple[int, ...]:
         """Take all seats of a job. Returns the other jobs for which something changes."""
-        return self.sit(number, Seated((), 0, second=False, utilization=0.0))
-
-    def _of_kind(self, name: str, seated: Seated) -> dict[int, int]:
-        node = self._nodes[name]
-        return node.guests if seated.second else node.owners
+        return self.sit(number, _NOWHERE)
 
     def _match(self, number: int, touched: Mapping[str, None]) -> tuple[int, ...]:
         affected: dict[int, None] = {number: None}
         for name in touched:
             node = self._nodes[name]
-            if node.guests or node.beside:
-                affected.update(dict.fromkeys(node.beside))
-                node.beside = self._matched(node)
-                affected.update(dict.fromkeys(node.beside))
+            affected.update(dict.fromkeys(node.beside))
+            node.beside = self._matched(node)
+            affected.update(dict.fromkeys(node.beside))
         return tuple(each for each in affected if self._renew(each) and each != number)
 
     def _matched(self, node: _NodeSeats) -> Mapping[int, Beside]:
