@@ -186,3 +186,34 @@ def check_seats(now: Snapshot) -> None:
         ]
         assert sum(guests) <= each.gpus
     assert len(shares_of(now)) == len(now.training)
+
+
+def test_a_job_in_a_second_seat_counts_as_being_on_the_least_busy_gpu_of_its_node():
+    jobs = [
+        of("a", 1, 1, {"n": 1}, guaranteed=True, utilization=0.9),
+        of("a", 2, 1, {"n": 1}, guaranteed=True, utilization=0.1),
+        of("b", 3, 1, {"n": 1}, shared=True),
+        of("b", 4, 1),
+    ]
+    assert planned(SHARING, cluster([node("n", 2)], jobs, a=2)).allocations == ()
+
+
+def test_the_seats_of_a_job_are_gone_for_the_next_one_of_the_same_plan():
+    owners = [
+        of("a", 1, 1, {"n": 1}, guaranteed=True, utilization=0.1),
+        of("a", 2, 2, {"n": 2}, guaranteed=True, utilization=0.5),
+        of("a", 3, 1, {"o": 1}, guaranteed=True, utilization=0.5),
+        of("a", 4, 1, {"m": 1}, guaranteed=True, utilization=0.3),
+    ]
+    before = cluster([node("n", 3), node("o", 1), node("m", 1)], [*owners, of("b", 5, 3), of("b", 6, 1)], a=5)
+    first, second = planned(SHARING, before).allocations
+    assert first.shares == (NodeShare("n", 3),)
+    assert second.shares == (NodeShare("m", 1),)  # o is busier
+
+
+def test_the_owners_seats_of_an_upgraded_job_are_gone_for_guaranteed_jobs_of_the_same_plan():
+    guest = of("a", 1, 2, {"n": 2}, shared=True, most_workers=2)
+    before = cluster([node("n", 4)], [guest, of("a", 2, 4), of("a", 3, 2)], a=8)
+    plan = planned(SHARING, before)
+    assert guaranteed(plan) == {1}
+    assert workers(plan, before) == {1: 2, 2: 0, 3: 0}

@@ -10,12 +10,11 @@ from typing import ClassVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from little_simulations import NODE, by_number, on_one_node, trace_job
+from little_simulations import NODE, by_number, trace_job
 from thorough import examples
 
 from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model.plans import Allocate
 from flexo.model.training import NodeShare, Quota
 from flexo.policies.antman import AntMan
 from flexo.policies.base import Jobs, Policy, Target, Targets
@@ -123,6 +122,40 @@ def test_from_a_second_seat_to_the_owners_seat_a_job_goes_on_at_once():
     assert (record.resizes, record.preemptions) == (0, 0)
 
 
+def test_an_owner_that_gives_up_a_gpu_stays_as_fast_as_the_second_job_lets_it():
+    """Two second jobs are beside it, then one: the other one is alone."""
+    jobs = [
+        trace_job(1, 1000.0, "1-2", model="ESPnet"),
+        *(trace_job(n, 9000.0, model="Bert") for n in (2, 3)),
+    ]
+    here = [(2, 1, True), (3, 1, True)]
+    seats = {0.0: [(1, 2, False), *here], 100.0: [(1, 1, False), *here]}
+    speed = speeds_of(0.483, 0.9, Control.GATED).owner
+    found = by_number(seated(jobs, seats, gpus=2))
+    assert found[1].ended_at == pytest.approx(100.0 + (2000.0 - 2 * 100.0 * speed) / speed)
+
+
+def test_a_job_on_several_nodes_shares_if_one_of_them_has_a_second_job():
+    class Two(Seating):
+        def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+            owner, guest = (NodeShare("n1", 1), NodeShare("n2", 1)), (NodeShare("n1", 1),)
+            found = [
+                Target(
+                    job.key,
+                    placement.put(job.key, owner if job.key.job_id == 1 else guest),
+                    "so",
+                    shared=job.key.job_id > 1,
+                )
+                for job in jobs.waiting()
+            ]
+            return Targets(tuple(found))
+
+    jobs = [trace_job(1, 1000.0, 2, model="ESPnet"), trace_job(2, 9000.0, model="ResNet-50")]
+    outcome = simulate(Workload("test", tuple(jobs)), Two(()), Scenario((NodeGroup(2, 1),)))
+    assert by_number(outcome)[1].ended_at == pytest.approx(1000.0 / ESPNET)
+    assert by_number(outcome)[1].slowdown == pytest.approx(1 / ESPNET - 1)
+
+
 def test_packed_jobs_compete():
     jobs = [trace_job(1, 201.0, model="ESPnet"), trace_job(2, 5000.0, model="ResNet-50")]
     sharing = GpuSharing(Control.PACKED)
@@ -136,19 +169,22 @@ def test_jobs_of_unknown_models_use_their_gpus_as_the_scenario_says():
     assert found[2].ended_at == pytest.approx(300.0 / (0.4 / 0.6))
 
 
-def test_policies_see_how_busy_a_job_keeps_its_gpus():
+def test_policies_see_how_busy_a_job_keeps_its_gpus_and_how_fast_it_is_beside_others():
     seen: list[Jobs] = []
 
-    def what(jobs: Jobs, placement: Placement) -> list[Allocate]:
-        seen.append(jobs)
-        shares = (NodeShare(NODE, 1),)
-        return [Allocate(job.key, shares, "so") for job in jobs.waiting() if job.key.job_id == 1]
+    @dataclass(frozen=True)
+    class Watching(Seating):
+        def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+            seen.append(jobs)
+            return Seating.targets(self, jobs, placement)
 
-    on_one_node(
-        [trace_job(1, 10.0, model="GCN"), trace_job(2, 5.0, at=5.0)], what, gpus=1, limits_end_jobs=True
-    )
-    assert seen[1].training[0].utilization == 0.097
-    assert not seen[1].training[0].shared
+    jobs = [trace_job(1, 1000.0, model="ESPnet"), trace_job(2, 10.0, at=100.0, model="ResNet-50")]
+    words = ((0.0, ((1, 1, False), (2, 1, True))), (105.0, ((1, 1, False), (2, 1, True))))
+    simulate(Workload("test", tuple(jobs)), Watching(words), Scenario((NodeGroup(1, 1),)))
+    paces = {each.at: [(job.pace, job.utilization, job.shared) for job in each.training] for each in seen}
+    assert paces[105.0] == [(ESPNET, 0.483, False), (RESNET, 0.908, True)]
+    alone = [each.training[0] for each in seen if len(each.training) == 1]
+    assert [job.pace for job in alone] == [1.0, 1.0]  # before the other came, and after it
 
 
 def test_a_node_has_no_more_second_seats_than_gpus():
