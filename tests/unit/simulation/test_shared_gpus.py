@@ -27,7 +27,7 @@ from flexo_simulation.scenario import Scenario
 from flexo_simulation.seats import GpuSharing
 from flexo_simulation.workload import TraceJob, Workload
 
-Seat = tuple[int, int, bool]
+Given = tuple[int, int, bool]
 """A job's number, its workers on the one node, and whether they sit in second seats."""
 
 
@@ -35,7 +35,7 @@ Seat = tuple[int, int, bool]
 class Seating(Policy):
     """A policy that gives the seats of each instant, as long as the jobs are there."""
 
-    seats: tuple[tuple[float, tuple[Seat, ...]], ...]
+    seats: tuple[tuple[float, tuple[Given, ...]], ...]
     name: ClassVar[str] = "seating"
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
@@ -52,7 +52,7 @@ class Seating(Policy):
         return Targets(tuple(found), again_at=again[0] if again else None)
 
 
-def seated(jobs: Sequence[TraceJob], seats: dict[float, list[Seat]], gpus: int = 1, **more) -> SimulatedRun:
+def seated(jobs: Sequence[TraceJob], seats: dict[float, list[Given]], gpus: int = 1, **more) -> SimulatedRun:
     place = Scenario((NodeGroup(1, gpus),), **more)
     words = tuple((at, tuple(each)) for at, each in seats.items())
     return simulate(Workload("test", tuple(jobs)), Seating(words), place)
