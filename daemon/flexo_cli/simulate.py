@@ -341,6 +341,14 @@ def simulate(
         list[str] | None,
         _rules("--quota", metavar="TENANT=GPUS", help="antman: GPUs guaranteed to a tenant; repeatable."),
     ] = None,
+    utilization: Annotated[
+        str | None,
+        _rules(
+            "--utilization",
+            metavar="50%",
+            help="antman with shared GPUs: time in which jobs of unknown models keep their GPUs busy.",
+        ),
+    ] = None,
     time_limits: Annotated[bool, _rules("--time-limits", help="End jobs at their time limits.")] = False,
     checkpoints: Annotated[
         bool,
@@ -421,6 +429,7 @@ def simulate(
         resize_cost_s=resize_cost,
         estimates=estimates,
         quotas=tuple(quota or ()),
+        utilization=utilization,
         time_limits=time_limits,
         checkpoints=checkpoints,
         on_slurm=on_slurm,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -29,9 +29,11 @@ from flexo_simulation.inference_side import InferenceSide
 from flexo_simulation.live_job import LiveJob
 from flexo_simulation.loan_story import LoanStory
 from flexo_simulation.on_slurm.world import simulate_on_slurm
+from flexo_simulation.pairs import utilization_of
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.results import SimulatedRun, summarize
 from flexo_simulation.scenario import Scenario
+from flexo_simulation.seats import Seats
 from flexo_simulation.silence import NoEventStore, NoLeaders
 from flexo_simulation.true_paces import TruePaces
 from flexo_simulation.workload import TraceJob, Workload
@@ -128,6 +130,7 @@ class _World:
         servers = scenario.inference.nodes_to_lend if scenario.inference else ()
         self._capacity = Capacity((*nodes, *servers))
         self._paces = TruePaces((*nodes, *servers), scenario.gpu_speeds)
+        self._seats = Seats((*nodes, *servers), scenario.sharing)
         self._cluster = SimulatedCluster(nodes, self, self._clock, scenario.quotas, servers)
         self._inference = InferenceSide(scenario.inference, self._cluster) if scenario.inference else None
         self._controller = Controller(
@@ -257,7 +260,7 @@ class _World:
 
     def _arrive(self, trace_job: TraceJob) -> None:
         self._changed_at, self._news = self._now, True
-        job = LiveJob(trace_job)
+        job = LiveJob(trace_job, utilization_of(trace_job.model, self._scenario.sharing.utilization))
         if not self._capacity.holds(trace_job):
             self._ended[trace_job.job_id] = job.record(End.NEVER_FITS, None)
             return
@@ -286,6 +289,7 @@ class _World:
 
     def _end(self, job: LiveJob, end: End, at: float) -> None:
         self._cluster.end(job.key)
+        self._go_on(self._seats.leave(job.trace.job_id))
         if job.on_loan:
             self._look_at_inference()
         self._running -= 1
@@ -321,7 +325,11 @@ class _World:
         job.reshare(
             self._now, allocation.shares, pace, allocation.samples, scenario.costs, scenario.checkpoints
         )
-        job.guaranteed = allocation.guaranteed
+        job.guaranteed, job.second = allocation.guaranteed, allocation.shared
+        others = self._seats.sit(seen.key.job_id, job.seated())
+        if (beside := self._seats.of(seen.key.job_id)) != job.beside:
+            job.go_on_beside(self._now, beside)
+        self._go_on(others)
         if self._inference is not None:
             self._inference_sees(job, seen, allocation)
         self._changed_at = self._now
@@ -334,6 +342,14 @@ class _World:
         seen = self._picture(job)
         self._plan_ahead(job)
         return seen
+
+    def _go_on(self, numbers: Iterable[int]) -> None:
+        """Let these jobs train with what they have of the others now."""
+        for number in numbers:
+            job = self._live[number]
+            job.go_on_beside(self._now, self._seats.of(number))
+            self._cluster.renew(self._picture(job))
+            self._plan_ahead(job)
 
     def _count_preemption(self) -> None:
         self._preempted += 1

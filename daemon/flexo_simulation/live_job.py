@@ -12,6 +12,7 @@ from flexo.model.training import Held, NodeShare, TrainingJob
 from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimate, Estimator
 from flexo_simulation.records import End, JobRecord
+from flexo_simulation.seats import ALONE, Beside, Seated
 from flexo_simulation.workload import TraceJob
 
 
@@ -20,10 +21,12 @@ class LiveJob:
 
     __slots__ = (
         "_advanced_at",
+        "_beside_s",
         "_estimate",
         "_first_start_at",
         "_gpu_s",
         "_last_change_at",
+        "_lost_s",
         "_most_workers",
         "_pace",
         "_preemptions",
@@ -33,19 +36,23 @@ class LiveJob:
         "_shares",
         "_started_at",
         "_timeline",
+        "_type_pace",
         "_waiting_since",
         "_work",
         "_workers",
+        "beside",
         "due_at",
         "guaranteed",
         "key",
         "on_loan",
         "run",
+        "second",
         "trace",
+        "utilization",
         "version",
     )
 
-    def __init__(self, trace: TraceJob) -> None:
+    def __init__(self, trace: TraceJob, utilization: float = 1.0) -> None:
         self.key = JobKey(trace.job_id)
         self.trace = trace
         self.run = trace.training.begin()
@@ -55,12 +62,24 @@ class LiveJob:
         """The version of the scheduled update: one of an older version is void."""
         self.guaranteed = False
         """Whether it runs within its tenant's quota."""
+        self.second = False
+        """Whether its seats are second ones."""
+        self.utilization = utilization
+        """The share of the time in which it keeps a GPU of its own busy."""
         self.on_loan = False
         """Whether it has ever had GPUs of inference servers."""
         self._shares: tuple[NodeShare, ...] = ()
-        self._pace = 1.0
+        self._type_pace = 1.0
         """The speed on the GPU types of the shares, relative to the type for which its training is the
         truth."""
+        self.beside = ALONE
+        """What it has of the other jobs on its GPUs."""
+        self._pace = 1.0
+        """Both together."""
+        self._beside_s = 0.0
+        """Seconds that it trained in owners' seats with another job on one of its GPUs."""
+        self._lost_s = 0.0
+        """The part of `_beside_s` that it lost by the other jobs."""
         self._workers = 0
         self._samples = 0
         self._advanced_at = trace.submitted_at
@@ -94,6 +113,9 @@ class LiveJob:
         if trained_s > 0:
             trained = self.run.advance(trained_s * self._pace, self._shares, self._samples)
             now -= trained_s - trained / self._pace
+            if self.beside.shares and not self.second:
+                self._beside_s += trained / self._pace
+                self._lost_s += trained / self._pace * (1 - self.beside.speed)
         self._gpu_s += self._workers * self.trace.shape.gpus * (now - since)
         return now
 
@@ -110,7 +132,7 @@ class LiveJob:
         again."""
         self.advance(now)
         before, self._shares, self._samples = self._shares, shares, samples
-        self._pace = pace
+        self._type_pace, self._pace = pace, pace * self.beside.speed
         if _same(before, shares):
             return
         self._workers = sum(share.workers for share in shares)
@@ -126,6 +148,11 @@ class LiveJob:
                 self._first_start_at = now
         else:
             self._resizes += 1
+
+    def go_on_beside(self, now: float, beside: Beside) -> None:
+        """Train beside these others from now on."""
+        self.advance(now)
+        self.beside, self._pace = beside, self._type_pace * beside.speed
 
     def _be_preempted(self, now: float, checkpoints: bool) -> None:
         self._preemptions += 1
@@ -144,6 +171,10 @@ class LiveJob:
             if left:
                 left_s = min(left_s, left_s * self._estimate.good_for / left)
         return max(self._advanced_at, self._resumes_at) + left_s
+
+    def seated(self) -> Seated:
+        """The seats that the job has."""
+        return Seated(self._shares, self.trace.shape.gpus, self.second, self.utilization)
 
     def limit_at(self) -> float:
         """Time when the job's time limit is over; infinite: it has none, or does not run."""
@@ -198,6 +229,8 @@ class LiveJob:
             history=self._timeline,
             pace=self._pace,
             checkpoints=checkpoints,
+            shared=self.second,
+            utilization=self.utilization,
         )
 
     def record(self, end: End, ended_at: float | None) -> JobRecord:
@@ -212,6 +245,8 @@ class LiveJob:
             self._preemptions,
             self._timeline,
             self.on_loan,
+            self._beside_s,
+            self._lost_s,
         )
 
 

@@ -97,7 +97,10 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> s
 
 
 def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float, float]) -> str:
-    """A picture of the GPUs in use, idle, and wanted by waiting jobs, over `span`."""
+    """A picture of the GPUs in use, idle, and wanted by waiting jobs, over `span`.
+
+    Both seats of a shared GPU count, so that more can be in use than there are.
+    """
     course = course_of(records, _STRETCHES, span)
     size, unit = _unit(course.edges[-1] - course.edges[0])
     times = (course.edges - course.edges[0]) / size
@@ -107,9 +110,10 @@ def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float,
         figure = Figure(figsize=(11.2, 3.0), layout="constrained")
         axes = figure.subplots()
         axes.fill_between(times, 0, used, step="post", color=_USED, alpha=0.85, linewidth=0, label="in use")
-        axes.fill_between(times, used, gpus, step="post", color=_IDLE, alpha=0.35, linewidth=0, label="idle")
+        taken = np.minimum(used, gpus)
+        axes.fill_between(times, taken, gpus, step="post", color=_IDLE, alpha=0.35, linewidth=0, label="idle")
         axes.step(times, wanted, where="post", color=_WANTED, linewidth=1.4, label="wanted by waiting jobs")
-        top = max(gpus * 1.15, min(float(wanted.max()) * 1.05, 3.0 * gpus))
+        top = max(gpus * 1.15, float(used.max()) * 1.05, min(float(wanted.max()) * 1.05, 3.0 * gpus))
         axes.set(
             xlim=(0, times[-1]), ylim=(0, top), xlabel=f"{unit} since the first submission", ylabel="GPUs"
         )

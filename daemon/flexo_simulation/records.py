@@ -34,7 +34,7 @@ class JobRecord:
     ended_at: float | None = None
     """Time when the job finished, was dropped or was ended; None: it never came to that."""
     gpu_s: float = 0.0
-    """GPU seconds that the job held, costs included."""
+    """GPU seconds that the job held, in seats of either kind, costs included."""
     resizes: int = 0
     """Number of changes of where its workers were, while it ran."""
     preemptions: int = 0
@@ -42,6 +42,11 @@ class JobRecord:
     timeline: tuple[Held, ...] = ()
     on_loan: bool = False
     """Whether the job ever had GPUs of inference servers on loan."""
+    beside_s: float = 0.0
+    """Seconds that the job trained in owners' seats with another job in the second seat of one of its
+    GPUs."""
+    lost_s: float = 0.0
+    """The part of `beside_s` that the job lost by that."""
 
     @property
     def jct_s(self) -> float | None:
@@ -49,6 +54,13 @@ class JobRecord:
         if self.end is not End.FINISHED or self.ended_at is None:
             return None
         return self.ended_at - self.job.submitted_at
+
+    @property
+    def slowdown(self) -> float | None:
+        """The part by which steps took longer while the job shared its GPUs; None: it never did."""
+        if self.beside_s <= self.lost_s:
+            return None
+        return self.lost_s / (self.beside_s - self.lost_s)
 
     @property
     def queue_s(self) -> float | None:

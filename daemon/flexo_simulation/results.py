@@ -44,7 +44,9 @@ class Result:
     makespan_s: float
     """Time from the first submission to the last end."""
     gpu_utilization: float
-    """GPU seconds held by jobs, over those of all nodes, and of servers on loan, during the makespan."""
+    """GPU seconds held by jobs, over those of all nodes, and of servers on loan, during the makespan.
+
+    Both seats of shared GPUs count, so that it can be above 1."""
     resizes: int
     """Number of changes of where a running job's workers were."""
     preemptions: int

@@ -11,6 +11,7 @@ from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimates
 from flexo_simulation.inference import Inference
 from flexo_simulation.on_slurm.times import SlurmTimes
+from flexo_simulation.seats import GpuSharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Scenario:
     """The real speeds of GPUs, by type."""
     checkpoints: bool = True
     """Whether a preempted job goes on where it was; otherwise it begins anew."""
+    sharing: GpuSharing = field(default_factory=GpuSharing)
+    """What two jobs on one GPU do to each other, where the policy gives GPUs to two jobs."""
     inference: Inference | None = None
     """The inference cluster beside the training cluster, which may lend servers."""
     on_slurm: SlurmTimes | None = None

@@ -25,6 +25,8 @@ class TraceJob:
     user: str = ""
     tenant: str = ""
     application: str = ""
+    model: str = ""
+    """The model that it trains (`pairs.UTILIZATIONS`); "" or another name: its use of GPUs is not known."""
     time_limit_s: int | None = None
     batch: Range | None = None
     opportunistic: bool = False

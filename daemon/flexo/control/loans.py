@@ -268,7 +268,7 @@ def _without(
             nodes = leaves[job.key]
             shares = tuple(share for share in job.shares if share.node not in nodes)
             why = next(iter(nodes.values()))
-            allocations.append(Allocate(job.key, shares, why, job.samples, job.guaranteed))
+            allocations.append(Allocate(job.key, shares, why, job.samples, job.guaranteed, job.shared))
     return allocations
 
 

@@ -90,6 +90,8 @@ class Allocate:
     samples: int = 0
     guaranteed: bool = False
     """Whether the job runs within its tenant's quota from then on (AntMan)."""
+    shared: bool = False
+    """Whether `shares` are second seats (`TrainingJob.shared`)."""
 
 
 @dataclass(frozen=True, slots=True)

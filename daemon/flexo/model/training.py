@@ -105,6 +105,13 @@ class TrainingJob:
     """The speed of the job's GPUs, relative to the GPUs that `speed` is for: below 1 on a slower type."""
     checkpoints: bool = True
     """Whether the job continues after a preemption; otherwise it begins anew."""
+    shared: bool = False
+    """Whether `shares` are second seats: seats on GPUs that may have another job in their owner's seats.
+
+    Only simulated clusters have second seats."""
+    utilization: float = 1.0
+    """The share of the time, 0 to 1, in which the job keeps a GPU of its own busy; 1 where nobody
+    measures it."""
 
     def service_at(self, now: float) -> float:
         """GPU seconds received by `now`: the last known value, and the GPUs held since."""

@@ -27,7 +27,7 @@ def plan(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def _allocate(target: Target, placement: Placement) -> Allocate:
     shares = placement.of(target.job) or ()
-    return Allocate(target.job, shares, target.why, target.samples, target.guaranteed)
+    return Allocate(target.job, shares, target.why, target.samples, target.guaranteed, target.shared)
 
 
 def _changing(targets: Targets, jobs: Jobs, placement: Placement) -> Iterator[Target]:

@@ -5,7 +5,8 @@ Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ from flexo.model.queue import JobKey
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
-from flexo.policies.placement import Placement
+from flexo.policies.placement import FreeGpus, Placement
+from flexo.policies.second_seats import Seated, SecondSeats
 from flexo_protos.resources import Amount
 
 Shares = tuple[NodeShare, ...]
@@ -21,18 +23,22 @@ Shares = tuple[NodeShare, ...]
 
 @dataclass(frozen=True, slots=True)
 class AntMan(Policy):
-    """Algorithm 1 of AntMan, for jobs that have their GPUs to themselves: this policy never shares one GPU.
+    """Algorithm 1 of AntMan.
 
     A guaranteed job uses its tenant's quota. It may have any GPU that no other guaranteed job has:
     opportunistic jobs are preempted for it. If quota or GPUs do not suffice for the whole job, the available
     part is reserved. No other guaranteed job gets that part, but opportunistic jobs may run there meanwhile
     (lines 4 to 8). An opportunistic job uses no quota. It runs on idle GPUs, on the nodes with most of them
-    (lines 9 and 10). As no GPU is shared, the freest GPUs are the idle ones. The GPUs of an opportunistic job
-    may be taken at any time.
+    (lines 9 and 10). The GPUs of an opportunistic job may be taken at any time.
+
+    With `share_gpus` opportunistic jobs have second seats, on idle GPUs and on GPUs that guaranteed jobs keep
+    busy for less than `most_utilization` of the time. The least busy GPUs come first. Then nothing is taken
+    from opportunistic jobs: guaranteed jobs sit down beside them.
 
     A job is opportunistic if its user said so, if its tenant's quota could not hold it, or if it has waited
     for long. A job that has waited for long is upgraded, with all its GPUs at once, as soon as the quota
-    suffices, before new jobs start. A job that is not preemptible waits for its guarantee.
+    suffices, before new jobs start. A job in second seats moves into the owners' seats of the same GPUs, once
+    these are free. A job that is not preemptible waits for its guarantee.
 
     Every job runs with the workers that its user asked for.
     """
@@ -44,6 +50,11 @@ class AntMan(Policy):
 
     patience_s: float = 600.0
     """Seconds after which a waiting job runs as an opportunistic one. The paper does not print the value."""
+    share_gpus: bool = False
+    """Whether opportunistic jobs share GPUs with guaranteed ones. Only simulated clusters can do it by a
+    policy: on real ones, flexod shares GPUs by `[sharing]`."""
+    most_utilization: float = 0.8
+    """M in Algorithm 1: a GPU that is busy for this part of the time takes no second job."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Upgrade opportunistic jobs, start guaranteed ones, and give idle GPUs to opportunistic ones."""
@@ -88,33 +99,51 @@ class _Decision:
                 self._use_quota(job, job.gpus)
         self._opportunists = [job for job in running if not job.guaranteed]
         self._planned: dict[JobKey, Target] = {}
+        self._idle = self._placement.free() if self._waiting or self._opportunists else FreeGpus(())
+        """GPUs whose owners' seats no job has."""
         self._evicted: list[tuple[TrainingJob, TrainingJob]] = []
         """Preempted opportunistic jobs, each with the job that takes its GPUs."""
 
     def targets(self) -> Targets:
         """Run all steps, and return the targets."""
-        self._upgrade()
+        upgraded = self._upgrade()
         if self._waiting:
-            # _idle: GPUs that no job has; _open: GPUs that no guaranteed job has or has reserved
             self._opportunists = [job for job in self._opportunists if _may_be_taken(job)]
-            self._idle = self._placement.free()
+            # GPUs that no guaranteed job has or has reserved
             self._open = self._placement.free(self._opportunists)
+            for job in upgraded:
+                self._open.take(job.shape, job.shares)
             self._start_guaranteed()
-            self._start_opportunists()
+            if self._rules.share_gpus:
+                self._share_gpus()
+            else:
+                self._start_opportunists()
         for job, taker in self._evicted:
             why = f"opportunistic: its GPUs are taken for job {taker.key}, which is guaranteed"
             self._planned.setdefault(job.key, Target(job.key, 0, why))
-        return Targets(tuple(self._planned.values()))
+        return Targets(tuple(self._planned.values()), again_at=self._again_at())
 
-    def _upgrade(self) -> None:
+    def _upgrade(self) -> list[TrainingJob]:
         """Give a guarantee to opportunistic jobs whose quota suffices now: whole jobs, before new ones
-        start."""
+        start. Returns those that move into owners' seats."""
+        moved: list[TrainingJob] = []
         for job in self._opportunists.copy():
-            if _may_be_guaranteed(job, self._quota) and job.gpus <= self._unused.get(job.tenant, 0):
+            unused = self._unused.get(job.tenant, 0)
+            if not _may_be_guaranteed(job, self._quota) or job.gpus > unused:
+                continue
+            if not job.shared or self._owners_seats_are_free(job):
+                if job.shared:
+                    self._idle.take(job.shape, job.shares)
+                    moved.append(job)
                 self._use_quota(job, job.gpus)
                 self._opportunists.remove(job)
                 why = f"upgraded: the quota of {job.tenant} suffices for its {job.gpus} GPUs now"
                 self._plan(job, job.shares, why, job.samples, guaranteed=True)
+        return moved
+
+    def _owners_seats_are_free(self, job: TrainingJob) -> bool:
+        """Whether all workers of a job in second seats could have the owners' seats of their nodes."""
+        return all(self._idle.of_node(share.node) >= share.workers * job.shape.gpus for share in job.shares)
 
     def _start_guaranteed(self) -> None:
         """Start, or reserve for, every pending job with a quota, in the order of submission (Algorithm 1,
@@ -169,13 +198,9 @@ class _Decision:
 
         Jobs are tried in the order of submission.
         """
-        evicted = {job.key for job, _ in self._evicted}
-        for job in self._jobs.training:
+        for job in self._waiting_opportunists():
             if not self._idle.total:
                 break
-            waits = not job.shares or job.key in evicted
-            if not waits or job.key in self._planned or not self._is_opportunistic(job):
-                continue
             if _gpus(job) > self._idle.total:
                 continue
             shares = self._idle.place_widest(job.shape, requested(job))
@@ -183,11 +208,51 @@ class _Decision:
                 self._idle.take(job.shape, shares)
                 self._plan(job, shares, "opportunistic: these GPUs are idle")
 
+    def _share_gpus(self) -> None:
+        """Start every opportunistic job for all of whose workers there are second seats, on the least busy
+        GPUs (lines 9 and 10)."""
+        waiting = list(self._waiting_opportunists())
+        if not waiting:
+            return
+        below = self._rules.most_utilization
+        seats = SecondSeats(self._placement, self._seated(), below)
+        for job in waiting:
+            shares = seats.place(job.shape, requested(job))
+            if shares is not None:
+                seats.take(job.shape, shares)
+                why = f"opportunistic: these GPUs are busy for less than {below:.0%} of the time"
+                self._plan(job, shares, why, shared=True)
+
+    def _seated(self) -> Iterator[Seated]:
+        """All jobs that run in the plan so far, each where it sits."""
+        evicted = {job.key for job, _ in self._evicted}
+        for job in self._jobs.training:
+            planned = self._placement.of(job.key)
+            if planned is not None:
+                yield Seated(job, planned, second=False)
+            elif job.shares and job.key not in evicted:
+                yield Seated(job, job.shares, job.shared)
+
+    def _waiting_opportunists(self) -> Iterator[TrainingJob]:
+        """Jobs that may run without a guarantee and have nothing in the plan so far."""
+        evicted = {job.key for job, _ in self._evicted}
+        for job in self._jobs.training:
+            waits = not job.shares or job.key in evicted
+            if waits and job.key not in self._planned and self._is_opportunistic(job):
+                yield job
+
     def _plan(
-        self, job: TrainingJob, shares: Shares, why: str, samples: int = 0, *, guaranteed: bool = False
+        self,
+        job: TrainingJob,
+        shares: Shares,
+        why: str,
+        samples: int = 0,
+        *,
+        guaranteed: bool = False,
+        shared: bool = False,
     ) -> None:
         workers = self._placement.put(job.key, shares)
-        self._planned[job.key] = Target(job.key, workers, why, samples, guaranteed)
+        self._planned[job.key] = Target(job.key, workers, why, samples, guaranteed, shared)
 
     def _is_opportunistic(self, job: TrainingJob) -> bool:
         """Whether a waiting job may run without a guarantee: it was declared so, no quota could hold it, it
@@ -196,7 +261,17 @@ class _Decision:
             return False
         if job.shares or job.most_workers or not _may_be_guaranteed(job, self._quota):
             return True
-        return self._now - job.waiting_since >= self._rules.patience_s
+        return self._now >= job.waiting_since + self._rules.patience_s
+
+    def _again_at(self) -> float | None:
+        """Time when the next waiting job will have waited for long; None: none will."""
+        times = (
+            job.waiting_since + self._rules.patience_s
+            for job in self._waiting
+            if job.preemptible and job.key not in self._planned and not self._is_opportunistic(job)
+        )
+        at = min(times, default=math.inf)
+        return at if at < math.inf else None
 
     def _use_quota(self, job: TrainingJob, gpus: Amount) -> None:
         self._unused[job.tenant] = self._unused.get(job.tenant, 0) - gpus
@@ -212,4 +287,4 @@ def _may_be_guaranteed(job: TrainingJob, quotas: Mapping[str, Amount]) -> bool:
 
 
 def _may_be_taken(job: TrainingJob) -> bool:
-    return job.preemptible and not job.base
+    return job.preemptible and not job.base and not job.shared

@@ -62,6 +62,8 @@ class Target:
     """The aggregate batch; 0: the script's own, or in proportion to the workers."""
     guaranteed: bool = False
     """Whether the job runs within its tenant's quota from then on (AntMan)."""
+    shared: bool = False
+    """Whether its workers sit in second seats (`TrainingJob.shared`). The policy has to place them itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.papers import amoeba, ibm, lyra, pollux, report
+from flexo_bench.papers import amoeba, antman, ibm, lyra, pollux, report
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.results import SimulatedRun
@@ -20,8 +20,8 @@ from flexo_simulation.results import SimulatedRun
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
 TRACES = ROOT.parent / "shared" / "traces"
-PARTS = ("ibm", "pollux", "amoeba", "lyra")
-NEED_TRACES = PARTS[1:]
+PARTS = ("ibm", "antman", "pollux", "amoeba", "lyra")
+NEED_TRACES = PARTS[2:]
 
 
 def main() -> None:
@@ -63,6 +63,7 @@ def _write(comparison: Comparison) -> None:
 def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]:
     return {
         "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
+        "antman": lambda run: antman.compare(run, range(1, options.seeds + 1)),
         "pollux": lambda run: pollux.compare(run, TRACES),
         "amoeba": lambda run: amoeba.compare(run, TRACES, options.jobs),
         "lyra": lambda run: lyra.compare(run, TRACES, options.jobs),
@@ -72,7 +73,7 @@ def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-papers ARGS=", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--seeds", type=int, default=5, help="of IBM's arrivals (default: 5)")
+    parser.add_argument("--seeds", type=int, default=5, help="of generated jobs (default: 5)")
     parser.add_argument("--jobs", type=int, help="only the first N of the Philly trace (default: all)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)

@@ -89,6 +89,7 @@ class AskedRules:
     resize_cost_s: float | None = None
     estimates: str | None = None
     quotas: tuple[str, ...] = ()
+    utilization: str | None = None
     time_limits: bool = False
     checkpoints: bool = True
     on_slurm: bool = False

@@ -38,6 +38,7 @@ _NEEDS: Final = (
     _Need(("on_loan",), "gpu_types"),
     _Need(("gpu_speed", "mixed_efficiency"), "gpu_types", instead="inference_nodes"),
     _Need(("quota",), "policy", ("antman",)),
+    _Need(("utilization",), "settings", ("antman.share_gpus=true",)),
 )
 _ONE_OF: Final = (("load", "rate"), ("min_factor", "min_gpus"), ("max_factor", "max_gpus"))
 

@@ -29,6 +29,7 @@ from flexo_simulation.gpu_types import for_cluster
 from flexo_simulation.on_slurm.times import MEASURED as SLURM_MEASURED
 from flexo_simulation.on_slurm.times import SlurmTimes
 from flexo_simulation.scenario import Scenario
+from flexo_simulation.seats import GpuSharing
 from flexo_simulation.speeds import loaded, with_tables
 from flexo_simulation.workload import Workload
 
@@ -177,6 +178,8 @@ def make_policy(
         told = {"gpu_speeds": speeds.speeds, "mixed_efficiency": speeds.mixed_efficiency}
         known = {key: value for key, value in told.items() if key in registry.settings_of(name)}
         usual = registry.flexod_settings(name) if on_slurm else {}
+        if on_slurm and settings.get("share_gpus"):
+            raise typer.BadParameter("no GPU is shared with --on-slurm", param_hint="--set")
         return registry.make(name, **{**usual, **known, **settings})
     except registry.UnknownPolicy as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from error
@@ -208,10 +211,18 @@ def _scenario(jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...]) 
         costs=costs_of(rules, usual),
         interval_s=interval_s or None,
         quotas=tuple(map(words.quota, rules.quotas)),
+        sharing=_sharing(rules),
         limits_end_jobs=rules.time_limits,
         checkpoints=rules.checkpoints,
         on_slurm=_slurm_times(rules),
     )
+
+
+def _sharing(rules: AskedRules) -> GpuSharing:
+    """What is assumed of two jobs on one GPU."""
+    if rules.utilization is None:
+        return GpuSharing()
+    return GpuSharing(utilization=words.share(rules.utilization, "--utilization"))
 
 
 def _slurm_times(rules: AskedRules) -> SlurmTimes | None:
@@ -223,6 +234,7 @@ def _slurm_times(rules: AskedRules) -> SlurmTimes | None:
     for option, said in (
         ("--estimates", rules.estimates is not None),
         ("--quota", bool(rules.quotas)),
+        ("--utilization", rules.utilization is not None),
         ("--no-checkpoints", not rules.checkpoints),
     ):
         if said:

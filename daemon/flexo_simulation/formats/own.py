@@ -33,6 +33,7 @@ OPTIONAL: Final = (
     "opportunistic",
     "fungible",
     "heterogeneous",
+    "model",
 )
 
 
@@ -75,6 +76,7 @@ def _job(row: Row) -> TraceJob:
         opportunistic=row.flag("opportunistic"),
         fungible=row.flag("fungible"),
         heterogeneous=row.flag("heterogeneous"),
+        model=row.text("model"),
     )
 
 
@@ -113,4 +115,5 @@ def _cells(job: TraceJob) -> tuple[object, ...]:
         *batch,
         job.shape.gpu_type,
         *(str(flag).lower() if flag else "" for flag in (job.opportunistic, job.fungible, job.heterogeneous)),
+        job.model,
     )

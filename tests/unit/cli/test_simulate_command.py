@@ -44,6 +44,8 @@ CAPTURED = Path(__file__).parents[1] / "simulation" / "captured"
 DUMP = CAPTURED / "sacct-22.05-parsable2.txt"
 YARN_DUMP = CAPTURED / "yarn-3.5.0-history.json"
 
+SHARING = ("--policy", "antman", "--set", "antman.share_gpus=true")
+
 
 @pytest.fixture
 def flexo(flexo_run, tmp_path, monkeypatch):
@@ -239,6 +241,7 @@ def test_a_value_that_has_another_name_now_is_taken_and_the_new_name_said(flexo,
         (("--generate", "4", "--gpu-types", "t4:1x1", "--gpu-speed", "t4=0"), "TYPE=SPEED, above 0"),
         (("--generate", "4", "--gpu-types", "t4:1x1", "--mixed-efficiency", "1.5"), "at most 1"),
         (("--generate", "4", "--policy", "antman", "--quota", "x"), "TENANT=GPUS"),
+        (("--generate", "4", *SHARING, "--utilization", "2"), "is no share"),
         (("--generate", "4", "--elastic-share", "1", "--min-factor", "2"), "at most 1"),
         (("--generate", "4", "--elastic-share", "1", "--min", "8", "--max", "2"), "--min 8 is above --max 2"),
         (("--generate", "4", "--bad-lines", "hide"), "neither refuse nor skip"),
@@ -270,6 +273,11 @@ def test_a_command_line_that_cannot_be_ends_with_2_and_says_why(flexo, arguments
         (("--on-loan", "b"), "--on-loan: it does nothing without --gpu-types"),
         (("--gpu-speed", "t4=1"), "--gpu-speed: it does nothing without --gpu-types"),
         (("--quota", "a=4"), "--quota: it does nothing without --policy antman"),
+        (("--utilization", "40%"), "--utilization: it does nothing without --set antman.share_gpus=true"),
+        (
+            ("--policy", "antman", "--utilization", "40%"),
+            "--utilization: it does nothing without --set antman.share_gpus=true",
+        ),
         (("--load", "1", "--rate", "4"), "--load: say one of --load and --rate"),
         (
             ("--elastic-share", "1", "--max", "4", "--max-factor", "2"),
@@ -390,3 +398,44 @@ def test_whatif_without_a_dump_says_what_is_wanted(flexo):
     code, _, err = flexo("whatif", "--sacct", "x.txt")
     assert code == 1
     assert says(err, "sacct --parsable2")
+
+
+TWO_ON_ONE_GPU = (
+    "job_id,submit_time_s,gpus,duration_s,tenant,model\nowner,0,1,1000,a,ESPnet\nguest,0,1,1000,b,ResNet-50\n"
+)
+
+
+def test_antman_shares_gpus_if_it_is_told_so(flexo, tmp_path):
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(TWO_ON_ONE_GPU)
+    options = (
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--start-cost",
+        "0",
+        "--policy",
+        "antman",
+        "--quota",
+        "a=1",
+    )
+    arguments = ("simulate", "--trace", str(trace), "--format", "own", *options, "--json", "-")
+    alone, shared = (json.loads(flexo(*arguments, *more)[1]) for more in ((), SHARING[2:]))
+    assert alone["makespan_s"] == 2000.0
+    assert 1400.0 < shared["makespan_s"] < 1500.0
+    assert shared["max_jct_s"] == shared["makespan_s"]
+
+
+def test_a_job_of_an_unknown_model_uses_its_gpus_as_the_command_says(flexo, tmp_path):
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(TWO_ON_ONE_GPU.replace("ESPnet", "").replace("ResNet-50", "mine"))
+    options = ("--nodes", "1", "--gpus-per-node", "1", "--policy", "antman", "--quota", "a=1")
+    arguments = ("simulate", "--trace", str(trace), "--format", "own", *options, "--json", "-")
+    found = []
+    for utilization in ("10%", "70%", "90%"):
+        sharing = (*SHARING[2:], "--utilization", utilization)
+        found.append(json.loads(flexo(*arguments, *sharing)[1])["makespan_s"])
+    assert found == sorted(found)
+    assert found[0] < 1050.0
+    assert found[2] >= 2000.0  # busy for more than M of the time: nobody sits beside it

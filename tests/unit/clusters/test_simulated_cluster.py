@@ -25,7 +25,7 @@ class PlainTrainer:
         self.dropped: list[JobKey] = []
 
     def reshare(self, job: TrainingJob, allocation: Allocate) -> TrainingJob:
-        return replace(job, shares=allocation.shares)
+        return replace(job, shares=allocation.shares, shared=allocation.shared)
 
     def drop(self, job: TrainingJob) -> None:
         self.dropped.append(job.key)
@@ -193,3 +193,42 @@ def test_there_are_no_satellites(on):
         on.cluster.extend(["3"], 60)
     with pytest.raises(ActionRefused, match="no satellite 3"):
         on.cluster.cancel("3")
+
+
+def second(number: int, **workers: int) -> Allocate:
+    return replace(give(number, **workers), shared=True)
+
+
+def test_second_seats_are_counted_apart_from_the_owners_and_leave_no_gpu_less_idle(on):
+    for number in (1, 2):
+        on.submit(number)
+    on.cluster.allocate([give(1, v1=4), second(2, v1=4)], [])
+    assert on.held() == {"v1": 4, "v2": 0, "t1": 0}
+    on.cluster.end(JobKey(1))
+    assert on.held() == {"v1": 0, "v2": 0, "t1": 0}
+    on.submit(3)
+    on.cluster.allocate([give(3, v1=4)], [])
+    assert on.held() == {"v1": 4, "v2": 0, "t1": 0}
+
+
+def test_a_node_gives_no_more_second_seats_than_it_has_gpus(on):
+    for number in (1, 2):
+        on.submit(number)
+    on.cluster.allocate([second(1, v1=3)], [])
+    with pytest.raises(ImpossiblePlan) as refused:
+        on.cluster.allocate([second(2, v1=2)], [])
+    assert all(word in str(refused.value) for word in ("v1", "second", "4", "5", "2 of job 2", "3 of others"))
+    on.cluster.end(JobKey(1))
+    on.cluster.allocate([second(2, v1=4)], [])
+
+
+def test_a_job_moves_from_a_second_seat_to_an_owners_seat_only_if_that_is_free(on):
+    for number in (1, 2):
+        on.submit(number)
+    on.cluster.allocate([give(1, v1=4), second(2, v1=1)], [])
+    with pytest.raises(ImpossiblePlan):
+        on.cluster.allocate([give(2, v1=1)], [])
+    on.cluster.allocate([give(1, v1=3), give(2, v1=1)], [])
+    assert on.held() == {"v1": 4, "v2": 0, "t1": 0}
+    on.cluster.allocate([second(2, v1=1)], [])
+    assert on.held() == {"v1": 3, "v2": 0, "t1": 0}

@@ -122,3 +122,15 @@ def test_without_an_inference_cluster_nothing_can_be_lent():
     cluster = SimulatedCluster(make_nodes((NodeGroup(1, 4),)), PlainTrainer(), lambda: 0.0)
     with pytest.raises(ActionRefused, match="no inference cluster"):
         cluster.lend(frozenset({"n1"}))
+
+
+def test_a_server_with_a_job_in_second_seats_is_not_yet_the_inference_clusters_again(fixture: Fixture):
+    fixture.cluster.lend(frozenset({"i1"}))
+    seats = Allocate(JobKey(1), (NodeShare("i1", 2),), "the test says so", shared=True)
+    fixture.cluster.allocate([seats], [])
+    fixture.cluster.lend(frozenset())
+    assert fixture.servers.away == 1
+    assert fixture.cluster.gpus_held_on_loan == 2
+    assert fixture.servers.use(3) == 2
+    fixture.cluster.end(JobKey(1))
+    assert fixture.servers.use(3) == 3

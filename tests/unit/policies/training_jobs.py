@@ -64,7 +64,7 @@ def snapshot(nodes: Sequence[Node], jobs: Sequence[TrainingJob], at: float = NOW
     """A cluster where nobody but `jobs` holds GPUs, besides what `nodes` say."""
     held: dict[str, int] = {}
     for each in jobs:
-        for share in each.shares:
+        for share in () if each.shared else each.shares:
             held[share.node] = held.get(share.node, 0) + share.workers * each.shape.gpus
     return Snapshot(
         at=at,
@@ -96,12 +96,13 @@ def after(before: Snapshot, plan: Plan, seconds: float = 0.0) -> Snapshot:
     at = before.at + seconds
     jobs = []
     for each in before.training:
-        for share in each.shares:
+        for share in () if each.shared else each.shares:
             held[share.node] -= share.workers * each.shape.gpus
         if each.key in allocated:
-            each = _changed(each, allocated[each.key].shares, before.at)
+            now = allocated[each.key]
+            each = replace(_changed(each, now.shares, before.at), shared=now.shared)
         each = _later(each, before.at, at)
-        for share in each.shares:
+        for share in () if each.shared else each.shares:
             held[share.node] += share.workers * each.shape.gpus
         jobs.append(each)
     nodes = [change_node(each, gpus_allocated=each.allocated.gpus + held[each.name]) for each in before.nodes]

@@ -22,8 +22,13 @@ from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
-POLICIES = registry.built_in("starts_jobs")
+SHARING = "antman with shared GPUs"
+POLICIES = (*registry.built_in("starts_jobs"), SHARING)
 """greedy grants satellites and starts nobody."""
+
+
+def made(name: str) -> Policy:
+    return registry.make("antman", share_gpus=True) if name == SHARING else registry.make(name)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def test_its_plans_can_be_and_are_the_same_for_a_job_last_looked_at_earlier(
         estimates=Estimates(mode),
         quotas=(Quota("a", 4),),
     )
-    outcome = simulate(workload, Twice(registry.make(name)), place)
+    outcome = simulate(workload, Twice(made(name)), place)
     assert outcome.result.jobs == len(workload.jobs)
 
 
@@ -104,5 +109,5 @@ def test_with_ticks_it_lets_every_job_finish(name):
         for n in range(1, 40)
     )
     place = Scenario((NodeGroup(2, 4),), costs=Costs(5.0, 5.0), interval_s=60.0, quotas=(Quota("a", 4),))
-    outcome = simulate(Workload("test", jobs), registry.make(name), place)
+    outcome = simulate(Workload("test", jobs), made(name), place)
     assert outcome.result.finished + round(outcome.result.drop_ratio * 39) == 39

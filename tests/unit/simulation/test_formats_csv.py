@@ -219,8 +219,10 @@ def test_bytes_that_are_no_text_spoil_no_line(read):
 
 def test_own_jobs_say_all_that_there_is_to_say(read):
     header = f"{OWN_HEADER},min_gpus,max_gpus,user,tenant,application,time_limit_s,batch_min,batch_max"
-    header += ",gpu_type,opportunistic,fungible,heterogeneous"
-    (job,) = read("own", f"{header}\nj-1,0,4,60,2,8,ann,research,bert,3600,64,512,v100,yes,True,\n").jobs
+    header += ",gpu_type,opportunistic,fungible,heterogeneous,model"
+    line = "j-1,0,4,60,2,8,ann,research,bert,3600,64,512,v100,yes,True,,ResNet-50"
+    (job,) = read("own", f"{header}\n{line}\n").jobs
+    assert job.model == "ResNet-50"
     assert job.workers == Range(2, 8)
     assert job.batch == Range(64, 512)
     assert (job.user, job.tenant, job.application, job.time_limit_s) == ("ann", "research", "bert", 3600)
@@ -250,10 +252,11 @@ def test_own_ranges_that_cannot_be_are_refused(read, cells, says):
 
 def test_what_is_written_is_read_again_the_same(read, tmp_path):
     header = f"{OWN_HEADER},min_gpus,max_gpus,user,tenant,application,time_limit_s,batch_min,batch_max"
-    header += ",gpu_type,opportunistic,fungible,heterogeneous"
+    header += ",gpu_type,opportunistic,fungible,heterogeneous,model"
     before = read(
         "own",
-        f'{header}\nx,3,4,60.5,2,8,"a, b",t,bert,3600,64,512,v100,true,,\ny,7.25,1,9,,,,,,,,,,,true,true\n',
+        f'{header}\nx,3,4,60.5,2,8,"a, b",t,bert,3600,64,512,v100,true,,,\n'
+        "y,7.25,1,9,,,,,,,,,,,true,true,gcn\n",
     )
     file = io.StringIO()
     own.write(before, file, ("made up", "by a test"))

@@ -19,7 +19,7 @@ from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.formats.registry import FORMATS
 
 GOOD_LINES = {
-    "own": (own.COLUMNS + own.OPTIONAL, "a,0,4,100,2,8,ann,t,bert,60,8,64,v100,,,"),
+    "own": (own.COLUMNS + own.OPTIONAL, "a,0,4,100,2,8,ann,t,bert,60,8,64,v100,,,,gcn"),
     "philly": (philly.COLUMNS, "2017-10-09 07:01:55,66.0,1"),
     "itp": (itp.COLUMNS, "a,10,2,50"),
     "tiresias": (tiresias.COLUMNS, "1,2,0,50"),

@@ -15,7 +15,8 @@ from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import exact, random_choice
 from flexo.loaning.reclaim_steps import Timing
 from flexo.model.plans import Allocate
-from flexo.model.training import NodeShare
+from flexo.model.training import NodeShare, Quota
+from flexo.policies.antman import AntMan
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.lyra import Lyra
 from flexo.policies.placement import Placement
@@ -244,3 +245,19 @@ def test_no_server_is_ever_used_by_both_sides_and_every_deadline_is_met(
     assert not any(loan.late for loan in outcome.loans.past)
     assert sum(loan.servers_emptied_beside for loan in outcome.loans.past) == outcome.loans.emptied_aside
     assert outcome.result.finished == len(jobs)
+
+
+def test_a_job_in_second_seats_leaves_a_server_that_is_called_back_and_keeps_its_other_second_seats():
+    """The owner has all GPUs of n1, so that the second job has no owner's seat to go to."""
+    jobs = [
+        trace_job(1, 2000.0, GPUS, tenant="a", model="GCN"),
+        trace_job(2, 2000.0, "2-14", requested_workers=14, at=1.0, tenant="b", model="GCN"),
+    ]
+    quotas = (Quota("a", GPUS),)
+    outcome = run(jobs, inference(busy_from(500.0)), AntMan(share_gpus=True), quotas=quotas)
+    owner, second = by_number(outcome)[1], by_number(outcome)[2]
+    assert owner.first_start_at == 0.0
+    assert second.on_loan
+    assert (second.preemptions, second.resizes > 0, second.end) == (0, True, End.FINISHED)
+    assert second.timeline[-1].nodes == 1
+    assert owner.slowdown is not None

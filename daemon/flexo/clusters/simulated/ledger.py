@@ -1,11 +1,11 @@
 """Records who holds GPUs on each node of a simulated cluster: the one place where a plan is checked.
 
-A policy's plan is carried out or refused as a whole, with a sentence that names job, node and numbers.
+Each GPU has two seats: its owner's, and a second one for another job (AntMan). A policy's plan is carried out
+or refused as a whole, with a sentence that names job, node and numbers.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,17 +20,24 @@ Change = tuple[TrainingJob, Allocate]
 """A job as it is, and its new allocation."""
 
 
+_Delta = dict[tuple[str, bool], Amount]
+"""Per node and kind of seat (True: second seats): the seats that are taken more; fewer if negative."""
+
+
 class Ledger:
-    """The number of GPUs held on each node. Mutable: belongs to the cluster."""
+    """The number of seats held on each node. Mutable: belongs to the cluster."""
 
     def __init__(self, nodes: Sequence[Node], apart: Sequence[Node] = ()) -> None:
         """`apart`: further nodes. The GPUs that jobs hold there are counted in `held_apart`."""
         nodes = (*nodes, *apart)
         self._apart = frozenset(node.name for node in apart)
         self.held_apart: Amount = 0
-        """The GPUs that jobs hold on the nodes of `apart`."""
+        """The seats of either kind that jobs hold on the nodes of `apart`."""
         self._nodes = {node.name: node for node in nodes}
         self._held: dict[str, Amount] = dict.fromkeys(self._nodes, 0)
+        """Owners' seats."""
+        self._second: dict[str, Amount] = dict.fromkeys(self._nodes, 0)
+        """Second seats."""
         self._seen: dict[str, dict[Amount, Node]] = {name: {0: node} for name, node in self._nodes.items()}
         """Each node, by its number of held GPUs. There are few such objects, and each is made once."""
         self._current = dict(self._nodes)
@@ -45,22 +52,25 @@ class Ledger:
 
     def carry_out(self, changes: Sequence[Change]) -> None:
         """Move the GPUs. Raises ImpossiblePlan, and then has changed nothing."""
-        delta: dict[str, Amount] = {}
+        delta: _Delta = {}
         for job, allocation in changes:
             self._check(job, allocation)
             gpus = job.shape.gpus
             for share in job.shares:
-                delta[share.node] = delta.get(share.node, 0) - share.workers * gpus
+                seats = share.node, job.shared
+                delta[seats] = delta.get(seats, 0) - share.workers * gpus
             for share in allocation.shares:
-                delta[share.node] = delta.get(share.node, 0) + share.workers * gpus
-        for name, more in delta.items():
-            if more > 0 and self._held[name] + more > self._nodes[name].gpus:
-                raise ImpossiblePlan(self._overcommitted(name, more, changes))
+                seats = share.node, allocation.shared
+                delta[seats] = delta.get(seats, 0) + share.workers * gpus
+        for (name, second), more in delta.items():
+            held = self._second if second else self._held
+            if more > 0 and held[name] + more > self._nodes[name].gpus:
+                raise ImpossiblePlan(self._overcommitted(name, second, held[name] + more, changes))
         self._move(delta)
 
     def held(self, name: str) -> Amount:
-        """The GPUs of a node that somebody holds."""
-        return self._held[name]
+        """The seats of a node, of either kind, that somebody holds."""
+        return self._held[name] + self._second[name]
 
     def node(self, name: str) -> Node:
         """The node of this name, as it is with nothing held."""
@@ -81,14 +91,22 @@ class Ledger:
 
     def free(self, job: TrainingJob) -> None:
         """Free everything that `job` holds."""
-        self._move(_gpus_of(job.shares, -job.shape.gpus))
+        delta: _Delta = {}
+        for share in job.shares:
+            seats = share.node, job.shared
+            delta[seats] = delta.get(seats, 0) - share.workers * job.shape.gpus
+        self._move(delta)
 
-    def _move(self, delta: Mapping[str, Amount]) -> None:
-        for name, more in delta.items():
-            if more:
+    def _move(self, delta: Mapping[tuple[str, bool], Amount]) -> None:
+        for (name, second), more in delta.items():
+            if not more:
+                continue
+            if second:
+                self._second[name] += more
+            else:
                 self._hold(name, more)
-                if name in self._apart:
-                    self.held_apart += more
+            if name in self._apart:
+                self.held_apart += more
 
     def _hold(self, name: str, more: Amount) -> None:
         held = self._held[name] = self._held[name] + more
@@ -147,17 +165,17 @@ class Ledger:
                 f"job {job.key} is to run on {' and '.join(sorted(types))} at once: {_text(shares)}"
             )
 
-    def _overcommitted(self, name: str, more: Amount, changes: Iterable[Change]) -> str:
+    def _overcommitted(self, name: str, second: bool, total: Amount, changes: Iterable[Change]) -> str:
         takers = [
             (share.workers * job.shape.gpus, job.key)
             for job, allocation in changes
             for share in allocation.shares
-            if share.node == name
+            if share.node == name and allocation.shared == second
         ]
-        total = self._held[name] + more
         others = total - sum(gpus for gpus, _ in takers)
         parts = [f"{gpus} of job {key}" for gpus, key in takers] + [f"{others} of others"] * (others > 0)
-        return f"node {name} has {self._nodes[name].gpus} GPUs, and is to give {total}: {', '.join(parts)}"
+        seats = "second seats on GPUs" if second else "GPUs"
+        return f"node {name} has {self._nodes[name].gpus} {seats}, and is to give {total}: {', '.join(parts)}"
 
 
 def _check_preemption(job: TrainingJob) -> None:
@@ -169,13 +187,6 @@ def _check_preemption(job: TrainingJob) -> None:
 
 def _has(job: TrainingJob, share: NodeShare) -> bool:
     return any(own.node == share.node and own.workers >= share.workers for own in job.shares)
-
-
-def _gpus_of(shares: Iterable[NodeShare], gpus: Amount) -> Mapping[str, Amount]:
-    counts: defaultdict[str, Amount] = defaultdict(int)
-    for share in shares:
-        counts[share.node] += share.workers * gpus
-    return counts
 
 
 def _text(shares: Iterable[NodeShare]) -> str:
