@@ -39,7 +39,7 @@ class Plot:
     together_s: float = 40.0
     guest_epochs: int = 14
     guest_width: int = 24
-    """Channels of the other job's model. Its operations are short: the coordinator fills no gap that is shorter
+    """Channels of the other job's model. Its operations are short, because no gap is filled that is shorter
     than a hundred times what an operation may work into the guarantee job's next step."""
     guest_pause_s: float = 0.1
     host_width: int = 96
