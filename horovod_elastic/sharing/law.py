@@ -46,6 +46,8 @@ class Rules:
     leak_factor: float = 100.0
     trials: int = 4
     """Leaks that are measured, after each baseline, before the rule about short gaps holds."""
+    retrial_s: float = 10.0
+    """They are measured once more so long after a newcomer: its first operations load libraries, and leak."""
     rest_s: float = 10.0
     longest_rest_s: float = 300.0
     most_skipped: int = 4
@@ -128,6 +130,7 @@ class State:
     every: int = 1
     halved: bool = False
     next_baseline_s: float = 0.0
+    retrial_at_s: float = math.inf
     until_s: float = math.inf
     rest_s: float = 0.0
     slowdown: float | None = None
@@ -189,7 +192,11 @@ def _warm(state: State, seen: Seen, rules: Rules) -> State:
         return state
     state = _with_baseline(state, state.cycles[-count:])
     return replace(
-        _share(state), level=1, leaks=(), next_baseline_s=seen.now_s + _baseline_interval(state, rules)
+        _share(state),
+        level=1,
+        leaks=(),
+        next_baseline_s=seen.now_s + _baseline_interval(state, rules),
+        retrial_at_s=seen.now_s + rules.retrial_s,
     )
 
 
@@ -197,6 +204,8 @@ def _judge(state: State, seen: Seen, rules: Rules) -> State:
     if seen.now_s >= state.next_baseline_s:
         closed_s = 3 * (_baseline_count(state, rules) + 1) * (state.baseline_s or 0.0)
         return replace(state, phase=Phase.BASELINE, cycles=(), until_s=seen.now_s + max(closed_s, 0.1))
+    if seen.now_s >= state.retrial_at_s:
+        state = replace(state, leaks=(), retrial_at_s=math.inf)
     if len(state.cycles) < rules.judge_steps:
         return state
     slowdown = statistics.median(state.cycles) / (state.baseline_s or 1.0) - 1

@@ -72,6 +72,16 @@ def test_gaps_that_are_shorter_than_a_hundred_leaks_are_left_empty(leak: float) 
     assert gpu.opportunistic.worked_s == before
 
 
+def test_a_newcomer_that_leaks_with_its_first_operations_alone_fills_gaps_seconds_later() -> None:
+    gpu = VirtualGpu(Guarantee(0.02, 0.15), opportunistic=Opportunistic(leak_s=0.1))
+    while len(gpu.state.leaks) < gpu.rules.trials:
+        gpu.step()
+    assert gpu.opportunistic is not None
+    gpu.opportunistic.leak_s, before = 0.0005, gpu.opportunistic.worked_s
+    gpu.run(2 * gpu.rules.retrial_s)
+    assert gpu.opportunistic.worked_s > before + 0.2 * gpu.rules.retrial_s
+
+
 def test_long_gaps_among_short_ones_are_filled_once_they_have_lasted() -> None:
     rules = Rules()
     gaps, leaks = [0.001] * 50 + [3.0], [0.002] * 8
