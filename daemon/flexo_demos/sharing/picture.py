@@ -40,5 +40,5 @@ def draw(seen: Seen, steps: Mapping[str, Sequence[Step]], path: Path) -> None:
         axes.set_xlabel("seconds")
         axes.set_ylabel("steps a second")
         axes.set_title(f"device: {DEVICE}", fontsize=9, loc="left", pad=18)
-        axes.legend(frameon=False, loc="upper right", ncols=3)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.04), ncols=3)
         figure.savefig(path)
