@@ -19,7 +19,7 @@ from test_ddp_on_slurm import launch
 from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 from flexo_lab.spec import Profile
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
