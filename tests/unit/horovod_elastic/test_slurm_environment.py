@@ -245,6 +245,29 @@ def test_the_gpus_of_a_node_are_known_by_slurms_numbers_or_not_at_all(
     assert allocation({} if said is None else {"SLURM_JOB_GPUS": said}).gpus == gpus
 
 
+def test_a_step_knows_its_own_gpus_where_slurm_tells_it_no_others() -> None:
+    assert allocation({"SLURM_STEP_GPUS": "3"}).gpus == (3,)
+    assert allocation({"SLURM_STEP_GPUS": "3", "SLURM_JOB_GPUS": "2,3"}).gpus == (3,)
+
+
+@pytest.mark.parametrize(
+    ("token", "opportunistic", "size", "cohost"),
+    [
+        ("workers=1-4;opportunistic", True, (1, 4), False),
+        ("workers=1-4;opportunistic=auto", True, (1, 4), False),
+        ("workers=2-8;cohost", False, (2, 8), True),
+        ("workers=2-2;fungible;cohost", False, (2, 2), True),
+    ],
+)
+def test_whose_gpus_a_job_uses_is_known_although_it_was_said_in_a_comment(
+    token: str, opportunistic: bool, size: tuple[int, int], cohost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"JobId=17 AdminComment=flexo{{{token}}} StdOut=/home/u/out"
+    monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
+    base = base_job(with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"}))
+    assert (base.opportunistic, (base.minimum, base.maximum), base.cohost) == (opportunistic, size, cohost)
+
+
 def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:
     said = {"SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}
     assert with_recorded_range(said) == said
