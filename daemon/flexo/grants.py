@@ -579,6 +579,7 @@ class GrantLedger:
             auto=base.elastic.auto,
             cohost=base.elastic.cohost,
             account=base.account,
+            attached=report is not None,
             gpu_uses=report.gpu_uses if report else (),
             paused=report is not None and report.paused,
         )

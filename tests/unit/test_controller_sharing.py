@@ -80,6 +80,17 @@ def test_a_satellite_that_asks_for_another_gpu_than_the_granted_one_stays_held(w
     assert world.cluster.released == []
 
 
+def test_nothing_is_granted_before_the_leader_is_there(world):
+    full(world)
+    leader = world.opportunist(10, "1-1")
+    del world.leaders.attached[leader.key]
+    world.go(10)
+    assert "grow" not in world.kinds(10)
+    world.leaders.attached[leader.key] = leader
+    world.go(10)
+    assert world.used_by(10) == {("t2", 0): 1}
+
+
 def test_one_gpu_serves_one_opportunistic_job(world):
     world.host(1, "t1", 0)
     world.rigid(5, 1, "t1")

@@ -172,6 +172,8 @@ class ElasticJob:
     cohost: bool = False
     """Whether its user lets opportunistic jobs use its GPUs as well."""
     account: str = ""
+    attached: bool = False
+    """Whether its leader is connected."""
     gpu_uses: tuple[GpuUse, ...] = ()
     """See `LeaderReport`."""
     paused: bool = False

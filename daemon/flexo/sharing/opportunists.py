@@ -112,6 +112,8 @@ class _Making:
     def _why_not_now(self, job: ElasticJob) -> str:
         if job.suspended:
             return "its base is suspended"
+        if not job.attached:
+            return "its leader is not connected"
         if job.pending_command:
             return f"its owner's command is under way: {job.pending_command}"
         if job.unscalable_why:
