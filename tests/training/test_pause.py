@@ -69,6 +69,19 @@ def wait_for_pause(job: LocalJob, number: int = 1) -> None:
     job.wait_until(f"pause {number}", lambda: job.output().count(PAUSES) >= number)
 
 
+def wait_for_step(job: LocalJob, number: int) -> None:
+    """Until all workers have taken so many. After the first few, training can pause."""
+
+    def reached() -> bool:
+        newest: dict[int, int] = {}
+        for each in job.events("step"):
+            if each["world"]:
+                newest[each["pid"]] = max(newest.get(each["pid"], 0), each["taken"])
+        return bool(newest) and min(newest.values()) >= number
+
+    job.wait_until(f"step {number}", reached)
+
+
 def kill(job: LocalJob, *nodes: str) -> None:
     """At once, with all their processes."""
     for node in nodes:
@@ -114,7 +127,7 @@ def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_kil
     with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2, FLEXO_PARK_INTERVAL_S="0.3") as job:
         start(job, "n1", "n2")
         world = train_at(job, 2)
-        time.sleep(1.0)
+        wait_for_step(job, 20)
         kill(job, "n1", "n2")
         start(job, "n3", "n4")
         train_at(job, 2, after=world)
@@ -128,7 +141,7 @@ def test_a_ddp_script_that_loses_a_worker_pauses_with_what_the_other_one_has(tmp
     with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2, FLEXO_PARK_INTERVAL_S="1000") as job:
         start(job, "n1", "n2")
         world = train_at(job, 2)
-        time.sleep(0.5)
+        wait_for_step(job, 10)
         (pid,) = {each["pid"] for each in job.events("step") if each["rank"] == 1 and each["world"]}
         os.kill(pid, signal.SIGKILL)
         wait_for_pause(job)

@@ -12,12 +12,25 @@ from flexo.loaning.lending_cycle import LendingSettings, Reading
 from flexo.metrics.counters import Counters
 from flexo.metrics.itself import Itself
 from flexo.metrics.present import Present
+from flexo.model.elastic import ElasticJob
 from flexo.model.loans import Demand, Loan, LoanState
+from flexo.model.queue import JobKey, Principal
+from flexo.model.ranges import Range
+from flexo.model.sharing import GpuUse
+from flexo_protos.resources import Resources
 
 LENDING = LoansView(
     LendingSettings(),
     (Loan("i1", 10.0, "spare"), Loan("i2", 10.0, "spare", LoanState.ESCALATED, 20.0, 200.0, "demand")),
     Reading(30.0, 8, Demand(30.0, 4.25, "partition infer"), 5.0, "inference needs 4.3"),
+)
+SHARING = JobView(
+    ElasticJob(
+        *(JobKey(1), "ada", Range(1, 1), Resources(1, 1), ("n1",), 1), gpu_uses=(GpuUse("n1", 0, 0.5),)
+    ),
+    Principal("1000"),
+    True,
+    0,
 )
 
 

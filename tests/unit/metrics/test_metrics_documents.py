@@ -9,15 +9,9 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from flexod_told import LENDING, Told
+from flexod_told import LENDING, SHARING, Told
 
-from flexo.control.views import JobView
 from flexo.events import KINDS
-from flexo.model.elastic import ElasticJob
-from flexo.model.queue import JobKey, Principal
-from flexo.model.ranges import Range
-from flexo.model.sharing import GpuUse
-from flexo_protos.resources import Resources
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -28,10 +22,7 @@ WIDTH = 24
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    shares = ElasticJob(
-        *(JobKey(1), "ada", Range(1, 1), Resources(1, 1), ("n1",), 1), gpu_uses=(GpuUse("n1", 0, 0.5),)
-    )
-    made = Told(loans=LENDING, jobs=(JobView(shares, Principal("1000"), True, 0),))
+    made = Told(loans=LENDING, jobs=(SHARING,))
     made.counters.command_ended("squeue", "done", 0.1)
     return made
 
