@@ -31,7 +31,7 @@ def table(figures: Figures) -> Iterator[str]:
     yield f"{'pair':34} {'way':12} {'guarantee job':>14} {'opportunistic':>14} {'rounds':>7}"
     for pair, ways in figures.pairs.items():
         for way in (each for each in WAYS if each in ways):
-            slowdown, share = figures.slowdown(pair, way) or 0.0, figures.share(pair, way) or 0.0
+            slowdown, share = figures.slowdowns(pair, way).median or 0.0, figures.share(pair, way) or 0.0
             yield f"{pair:34} {way:12} {slowdown:>+13.1%} {share:>13.1%} {len(ways[way]):>7}"
         yield f"{pair:34} unthrottled > duty > gate: {'yes' if figures.ordered(pair) else 'NO'}"
     overhead = figures.as_json()["overhead_unshared"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from flexo_bench.elastic_ddp.results import Sample
 
 UNTHROTTLED, DUTY, GATE = WAYS = ("unthrottled", "duty", "gate")
 CONFIDENCE_T = 1.96
@@ -69,21 +70,22 @@ class Figures:
         """Add one turn."""
         self.pairs.setdefault(pair, {}).setdefault(way, []).append(turn)
 
-    def slowdown(self, pair: str, way: str) -> float | None:
-        """The median over all rounds."""
-        turns = self.pairs.get(pair, {}).get(way, [])
-        return statistics.median(turn.guarantee_slowdown for turn in turns) if turns else None
+    def slowdowns(self, pair: str, way: str) -> Sample:
+        """The guarantee job's slowdowns, one for each round."""
+        return Sample(tuple(turn.guarantee_slowdown for turn in self._turns(pair, way)))
 
     def share(self, pair: str, way: str) -> float | None:
-        """The median over all rounds."""
-        turns = self.pairs.get(pair, {}).get(way, [])
-        return statistics.median(turn.opportunistic_share for turn in turns) if turns else None
+        """The median of the opportunistic job's share over all rounds."""
+        return Sample(tuple(turn.opportunistic_share for turn in self._turns(pair, way))).median
+
+    def _turns(self, pair: str, way: str) -> list[Turn]:
+        return self.pairs.get(pair, {}).get(way, [])
 
     def ordered(self, pair: str) -> bool:
         """Whether the guarantee job loses most unthrottled, less to the duty cycle, and least to the
         gate.
         """
-        losses = [self.slowdown(pair, way) for way in WAYS]
+        losses = [self.slowdowns(pair, way).median for way in WAYS]
         return None not in losses and losses == sorted(losses, reverse=True) and len(set(losses)) == 3  # type: ignore[type-var]
 
     def as_json(self) -> dict[str, Any]:
@@ -91,9 +93,9 @@ class Figures:
         pairs = {
             pair: {
                 way: {
-                    "guarantee_slowdown": self.slowdown(pair, way),
+                    "guarantee_slowdown": self.slowdowns(pair, way).median,
                     "opportunistic_share": self.share(pair, way),
-                    "guarantee_slowdown_interval": interval([turn.guarantee_slowdown for turn in turns]),
+                    "guarantee_slowdown_interval": self.slowdowns(pair, way).interval,
                     "rounds": [asdict(turn) for turn in turns],
                 }
                 for way, turns in ways.items()
@@ -114,19 +116,6 @@ class Figures:
             "ordered": {pair: self.ordered(pair) for pair in self.pairs},
             "goals": self.goals,
         }
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """An interval that holds the median with 95 %, whatever the distribution; None for fewer than six
-    values.
-    """
-    count, ordered = len(values), sorted(values)
-    below = 0.0
-    for outside in range(count // 2 + 1):
-        below += math.comb(count, outside) / 2**count
-        if below > 0.025:
-            return (ordered[outside - 1], ordered[-outside]) if outside else None
-    return None
 
 
 def layer_hash(folder: Path = LAYER) -> str:
