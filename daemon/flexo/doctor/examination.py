@@ -182,7 +182,7 @@ def _sharing(
             config, _nodes_of(commands, sharing.partition), _gres_conf(beside / "gres.conf"), sharing
         ),
         *check_shared(config, slurm.partitions, sharing, satellites),
-        *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos, SPARE),
+        *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos),
         *check_spare_lua(answers, sharing),
     ]
 

@@ -57,10 +57,10 @@ def check_sharing(
     `nodes`: the nodes of the shared partition. `gres_conf`: the lines of the file beside slurm.conf. Either
     may be a text: the reason why it could not be read.
     """
-    findings = [_release(config.version), _gres_types(config, SPARE), _devices(config)]
+    findings = [_release(config.version), _gres_types(config), _devices(config)]
     if isinstance(nodes, str):
         return [*findings, not_checked("sharing.nodes", nodes)]
-    types = _types(nodes, SPARE)
+    types = _types(nodes)
     if types.fix or isinstance(gres_conf, str):
         why = gres_conf if isinstance(gres_conf, str) else "the types of the spare GRES are wrong on nodes"
         fix = f"On each node `slurmd -G` shows the file and the flags of gpu and {SPARE}."
@@ -68,8 +68,8 @@ def check_sharing(
     return [
         *findings,
         types,
-        _files(nodes, gres_conf, SPARE),
-        _explicit(nodes, gres_conf, SPARE),
+        _files(nodes, gres_conf),
+        _explicit(nodes, gres_conf),
     ]
 
 
@@ -78,45 +78,46 @@ def check_spare_qos(
     known: Sequence[QosSetup] | str,
     partition_qos: str,
     satellite_qos: str,
-    gres: str,
 ) -> list[Finding]:
     """Check that QOS refuse the spare GRES to everybody but satellites.
 
     `partition_qos`: the QOS of the shared partition. `satellite_qos`: the QOS that flexo.toml names. For
     either, "" means none.
     """
-    check, limit = "sharing.qos", f"MaxTRESPerJob=gres/{gres}=0"
+    check, limit = "sharing.qos", f"MaxTRESPerJob=gres/{SPARE}=0"
     if isinstance(known, str):
         return [
             warning(
                 check,
-                f"no QOS limits gres/{gres} ({known}): job_submit_elastic.lua alone keeps it for satellites",
+                f"no QOS limits gres/{SPARE} ({known}): job_submit_elastic.lua alone keeps it for satellites",
                 f"slurmdbd with AccountingStorageEnforce=limits,qos, and {limit} for every QOS.",
             )
         ]
-    lacking = {f"gres/{gres}"} - set(config.accounting_tres) or {"limits"} - set(config.accounting_enforce)
+    lacking = {f"gres/{SPARE}"} - set(config.accounting_tres) or {"limits"} - set(config.accounting_enforce)
     if lacking:
         return [
             problem(
                 check,
-                f"limits of gres/{gres} do not count: slurm.conf lacks {', '.join(lacking)}",
-                f"slurm.conf: AccountingStorageTRES=gres/gpu,gres/{gres} and"
+                f"limits of gres/{SPARE} do not count: slurm.conf lacks {', '.join(lacking)}",
+                f"slurm.conf: AccountingStorageTRES=gres/gpu,gres/{SPARE} and"
                 " AccountingStorageEnforce=associations,limits,qos; restart slurmctld.",
             )
         ]
     allowed = partition_qos or satellite_qos
-    open_to_all = sorted(each.name for each in known if each.name != allowed and each.most_of(gres) != 0)
-    findings = [_for_satellites(known, allowed, gres)]
+    open_to_all = sorted(each.name for each in known if each.name != allowed and each.most_of(SPARE) != 0)
+    findings = [_for_satellites(known, allowed)]
     if open_to_all:
         findings.append(
             problem(
                 check,
-                f"jobs of {_some(open_to_all)} may ask for gres/{gres} where Lua does not refuse it",
+                f"jobs of {_some(open_to_all)} may ask for gres/{SPARE} where Lua does not refuse it",
                 f"`sacctmgr modify qos {','.join(open_to_all)} set {limit} Flags=DenyOnLimit`",
             )
         )
     else:
-        findings.append(ok(check, f"no QOS but {allowed or 'that of satellites'} lets jobs have gres/{gres}"))
+        findings.append(
+            ok(check, f"no QOS but {allowed or 'that of satellites'} lets jobs have gres/{SPARE}")
+        )
     return findings
 
 
@@ -155,13 +156,13 @@ def _release(version: str) -> Finding:
     )
 
 
-def _gres_types(config: SlurmConfig, gres: str) -> Finding:
-    check, wanted = "sharing.gres_types", ("gpu", gres)
+def _gres_types(config: SlurmConfig) -> Finding:
+    check, wanted = "sharing.gres_types", ("gpu", SPARE)
     if set(wanted) <= set(config.gres_types):
-        return ok(check, f"GresTypes has gpu and {gres}")
+        return ok(check, f"GresTypes has gpu and {SPARE}")
     return problem(
         check,
-        f"GresTypes={','.join(config.gres_types) or '(nothing)'}: Slurm knows no GRES {gres}",
+        f"GresTypes={','.join(config.gres_types) or '(nothing)'}: Slurm knows no GRES {SPARE}",
         f"slurm.conf: GresTypes={','.join(dict.fromkeys((*config.gres_types, *wanted)))}; {_RESTART}.",
     )
 
@@ -179,16 +180,16 @@ def _devices(config: SlurmConfig) -> Finding:
     )
 
 
-def _types(nodes: Sequence[Node], gres: str) -> Finding:
+def _types(nodes: Sequence[Node]) -> Finding:
     """Whether every node with GPUs has one type of the GRES for each GPU, numbered from 0."""
     check = "sharing.nodes"
     with_gpus = [node for node in nodes if node.gpus]
-    wrong = {node.name: why for node in with_gpus if (why := _wrong_types(node, gres))}
+    wrong = {node.name: why for node in with_gpus if (why := _wrong_types(node))}
     if with_gpus and not wrong:
-        return ok(check, f"{len(with_gpus)} nodes have one type of {gres} for each GPU")
+        return ok(check, f"{len(with_gpus)} nodes have one type of {SPARE} for each GPU")
     first = next((node for node in with_gpus if node.name in wrong), None)
     gpus = int(first.gpus) if first else 2
-    named = "".join(f",{gres}:s{index}:1" for index in range(gpus))
+    named = "".join(f",{SPARE}:s{index}:1" for index in range(gpus))
     what = (
         f"{_some(sorted(wrong))}: {wrong[first.name]}"
         if first
@@ -198,24 +199,24 @@ def _types(nodes: Sequence[Node], gres: str) -> Finding:
         check,
         what,
         f"slurm.conf: NodeName={first.name if first else '...'} ... Gres=gpu:{gpus}{named}; gres.conf, a line"
-        f" for each type: Name={gres} Type=s0 File=/dev/nvidia0 Flags=explicit; {_RESTART}.",
+        f" for each type: Name={SPARE} Type=s0 File=/dev/nvidia0 Flags=explicit; {_RESTART}.",
     )
 
 
-def _wrong_types(node: Node, gres: str) -> str:
-    found = [each for each in node.capacity.devices if each.name == gres]
+def _wrong_types(node: Node) -> str:
+    found = [each for each in node.capacity.devices if each.name == SPARE]
     indices = sorted(-1 if (index := number_of(each)) is None else index for each in found)
     if not found:
-        return f"no {gres}"
+        return f"no {SPARE}"
     if any(each.amount != 1 for each in found):
-        return f"a type of {gres} with more than one device"
+        return f"a type of {SPARE} with more than one device"
     if indices != list(range(int(node.gpus))):
         shown = ", ".join(each.type or "(no type)" for each in found)
-        return f"{node.gpus} GPUs, and the types of {gres} are {shown}"
+        return f"{node.gpus} GPUs, and the types of {SPARE} are {shown}"
     return ""
 
 
-def _files(nodes: Sequence[Node], lines: Sequence[GresLine], gres: str) -> Finding:
+def _files(nodes: Sequence[Node], lines: Sequence[GresLine]) -> Finding:
     """Whether the files of types are those of the GPUs with their index."""
     check = "sharing.files"
     with_gpus = [node.name for node in nodes if node.gpus]
@@ -225,11 +226,11 @@ def _files(nodes: Sequence[Node], lines: Sequence[GresLine], gres: str) -> Findi
             check,
             f"gres.conf on this host has no file of gpu for {_some(unknown)} (AutoDetect, or other files"
             " there)",
-            f"On these nodes `slurmd -G` has to show the same file for {gres} of type sN and GPU N.",
+            f"On these nodes `slurmd -G` has to show the same file for {SPARE} of type sN and GPU N.",
         )
     for name in with_gpus:
         gpus = files_of(lines, name, "gpu")
-        own = {line.type: line.files for line in lines if line.is_of(name, gres)}
+        own = {line.type: line.files for line in lines if line.is_of(name, SPARE)}
         wrong = [kind for kind, files in own.items() if files != gpus[_index(kind) : _index(kind) + 1]]
         if wrong or len(own) != len(gpus):
             kind = wrong[0] if wrong else f"s{len(own)}"
@@ -237,39 +238,40 @@ def _files(nodes: Sequence[Node], lines: Sequence[GresLine], gres: str) -> Findi
             said = ",".join(own.get(kind, ())) or "no file"
             return problem(
                 check,
-                f"{name}: gres.conf has {said} for {gres} of type {kind}, and {file} for that GPU",
-                f"gres.conf: NodeName={name} Name={gres} Type={kind} File={file} Flags=explicit; {_RESTART}.",
+                f"{name}: gres.conf has {said} for {SPARE} of type {kind}, and {file} for that GPU",
+                f"gres.conf: NodeName={name} Name={SPARE} Type={kind} File={file} Flags=explicit;"
+                f" {_RESTART}.",
             )
-    return ok(check, f"each type of {gres} is on the device file of one GPU (gres.conf on this host)")
+    return ok(check, f"each type of {SPARE} is on the device file of one GPU (gres.conf on this host)")
 
 
-def _explicit(nodes: Sequence[Node], lines: Sequence[GresLine], gres: str) -> Finding:
+def _explicit(nodes: Sequence[Node], lines: Sequence[GresLine]) -> Finding:
     check = "sharing.explicit"
     names = [node.name for node in nodes]
-    found = [line for line in lines if any(line.is_of(name, gres) for name in names)]
+    found = [line for line in lines if any(line.is_of(name, SPARE) for name in names)]
     lacking = sorted({line.type for line in found if "explicit" not in line.flags})
     if found and not lacking:
-        return ok(check, f"Flags=explicit: --exclusive jobs do not take {gres}")
+        return ok(check, f"Flags=explicit: --exclusive jobs do not take {SPARE}")
     return problem(
         check,
-        f"gres.conf has no Flags=explicit for {gres} of type {_some(lacking) or '(none)'}: every --exclusive"
+        f"gres.conf has no Flags=explicit for {SPARE} of type {_some(lacking) or '(none)'}: every --exclusive"
         " job takes it",
-        f"gres.conf: Name={gres} Type={lacking[0] if lacking else 's0'} ... Flags=explicit; {_RESTART}.",
+        f"gres.conf: Name={SPARE} Type={lacking[0] if lacking else 's0'} ... Flags=explicit; {_RESTART}.",
     )
 
 
-def _for_satellites(known: Sequence[QosSetup], allowed: str, gres: str) -> Finding:
+def _for_satellites(known: Sequence[QosSetup], allowed: str) -> Finding:
     """Whether there is a QOS that lets satellites have one."""
     check = "sharing.satellite_qos"
     found = next((each for each in known if each.name == allowed), None)
-    if found is not None and found.most_of(gres) != 0:
+    if found is not None and found.most_of(SPARE) != 0:
         return ok(check, f"satellites have the QOS {allowed}")
     return problem(
         check,
-        f"no QOS lets satellites have gres/{gres}"
+        f"no QOS lets satellites have gres/{SPARE}"
         if not allowed
-        else f"the QOS {allowed}, which satellites have, is not there or does not let them have gres/{gres}",
-        f"`sacctmgr add qos shared MaxTRESPerJob=gres/{gres}=N`, where N is the number of GPUs of a node,"
+        else f"the QOS {allowed}, which satellites have, is not there or does not let them have gres/{SPARE}",
+        f"`sacctmgr add qos shared MaxTRESPerJob=gres/{SPARE}=N`, where N is the number of GPUs of a node,"
         " and slurm.conf: PartitionName=shared ..."
         f" QOS=shared; {_RECONFIGURE}.",
     )

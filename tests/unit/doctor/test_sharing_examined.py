@@ -59,7 +59,7 @@ class Site:
         )
 
     def limits(self, *known: QosSetup, partition: str = "shared", satellites: str = "") -> list[Finding]:
-        return check_spare_qos(self.config, known or self.qos, partition, satellites, "spare")
+        return check_spare_qos(self.config, known or self.qos, partition, satellites)
 
 
 @pytest.fixture(params=["24.11", "26.05"])
@@ -264,12 +264,12 @@ def test_satellites_need_a_qos_that_lets_them(site: Site) -> None:
 )
 def test_limits_that_do_not_count_are_a_problem(site: Site, changed: dict[str, object], named: str) -> None:
     config = replace(site.config, **changed)  # type: ignore[arg-type]
-    found = bad(check_spare_qos(config, site.qos, "shared", "", "spare"))
+    found = bad(check_spare_qos(config, site.qos, "shared", ""))
     assert (found.check, named in found.what) == ("sharing.qos", True)
 
 
 def test_without_slurmdbd_lua_alone_keeps_it_which_is_a_warning(site: Site) -> None:
-    (found,) = check_spare_qos(site.config, "AccountingStorageType=none", "", "", "spare")
+    (found,) = check_spare_qos(site.config, "AccountingStorageType=none", "", "")
     assert (found.level, "Lua" in found.what or "lua" in found.what) == (Level.WARNING, True)
 
 
