@@ -11,7 +11,7 @@ from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey
-from flexo.model.sharing import GpuUse, shared_gpu, shared_gpus_in
+from flexo.model.sharing import GpuUse, number_of, shared_gpu
 from flexo.sharing.settings import SharingSettings
 from flexo_protos.resources import Devices
 
@@ -76,14 +76,19 @@ def may_use(job: ElasticJob, host: Host, settings: SharingSettings) -> bool:
 
 def taken(snapshot: Snapshot) -> frozenset[Gpu]:
     """The shared GPUs that a second job has, or has been granted."""
-    used = {(node.name, number) for node in snapshot.nodes for number in _numbers(node.allocated.devices)}
+    used = {gpu for node in snapshot.nodes for gpu in gpus_on(node.name, node.allocated.devices)}
     granted = {gpu for job in snapshot.elastic for grant in job.grants for gpu in gpus_of(grant)}
     return frozenset(used | granted)
 
 
 def gpus_of(grant: Grant) -> tuple[Gpu, ...]:
     """The shared GPUs of a grant."""
-    return tuple((grant.node, number) for number in _numbers(grant.shared_gpus))
+    return gpus_on(grant.node, grant.shared_gpus)
+
+
+def gpus_on(node: str, devices: Iterable[Devices]) -> tuple[Gpu, ...]:
+    """The shared GPUs among the resources of `node`."""
+    return tuple((node, number) for number in _numbers(devices))
 
 
 def offered(node: Node) -> frozenset[int]:
@@ -97,7 +102,8 @@ def stands(grant: Grant) -> bool:
 
 
 def _numbers(devices: Iterable[Devices]) -> list[int]:
-    return [int(device.type[1:]) for device in shared_gpus_in(devices) if device.amount]
+    numbers = (number_of(device) for device in devices if device.amount)
+    return [number for number in numbers if number is not None]
 
 
 def devices_of(numbers: Iterable[int]) -> tuple[Devices, ...]:

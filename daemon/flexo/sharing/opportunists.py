@@ -27,6 +27,7 @@ from flexo.sharing.hosts import (
     Host,
     devices_of,
     gpus_of,
+    gpus_on,
     hosts_of,
     may_use,
     offered,
@@ -300,7 +301,7 @@ class _Making:
             worker = shapes[each.job]
             worker = _without_gpus(worker) if each.shared_gpus else worker
             self._rooms[each.node].take(worker * each.workers)
-            self._taken.update((each.node, int(device.type[1:])) for device in each.shared_gpus)
+            self._taken.update(gpus_on(each.node, each.shared_gpus))
 
 
 class _AllStay(Policy):
