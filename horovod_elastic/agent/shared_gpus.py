@@ -1,7 +1,4 @@
-"""Starts workers on GPUs that two jobs use: as the guarantee job that lets others in, or as the second job.
-
-The node's coordinator (horovod_elastic.sharing) calls the GPU with the number N `gpuN`.
-"""
+"""Starts workers on GPUs that two jobs use: of the guarantee job that lets others in, or of the other job."""
 
 from __future__ import annotations
 
@@ -16,11 +13,6 @@ from horovod_elastic.sharing import environment as sharing
 from horovod_elastic.sharing.environment import Role, Sharing
 
 _DEVICES = Path("/dev")
-
-
-def coordinators_name(gpu: int) -> str:
-    """The coordinator's name of the GPU with this number on the node."""
-    return f"gpu{gpu}"
 
 
 def of_guarantee(present: Mapping[str, str], node: str, gpus: Sequence[int], job_id: str) -> dict[str, str]:
@@ -43,14 +35,14 @@ def of_opportunistic(
 
 def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
     """`command` under a supervisor, which stops it where it does not stop at a closed gate."""
-    options = (Role.OPPORTUNISTIC.value, "--gpu", coordinators_name(gpu), "--job", job_id, "--with", "*")
+    options = (Role.OPPORTUNISTIC.value, "--gpu", sharing.gpu_name(gpu), "--job", job_id, "--with", "*")
     return [sys.executable, "-m", "horovod_elastic", "share", *options, "--", *command]
 
 
 def _variables(role: Role, node: str, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:
     folder = folder_on(node, present)
     everybody = frozenset({sharing.EVERYBODY})  # flexod decides, and the cluster opens no other GPU
-    where = Sharing(role, coordinators_name(gpu), folder, job_id, consent=everybody)
+    where = Sharing(role, sharing.gpu_name(gpu), folder, job_id, consent=everybody)
     return sharing.for_process(where, present)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flexo_protos.v1 import jobs_pb2
 from horovod_elastic.sharing import status
-from horovod_elastic.sharing.environment import folder_of
+from horovod_elastic.sharing.environment import folder_of, gpu_number
 
 OLD_S = 10.0
 """An older status is not reported: its coordinator runs no more."""
@@ -34,7 +34,8 @@ def gpu_uses(node: str, job_id: str, environment: Mapping[str, str]) -> list[job
         return []
     if time.time() - found.updated_at > OLD_S:
         return []
-    return [_use(gpu, node) for gpu in found.gpus if _is_mine(gpu, job_id) and gpu.name[3:].isdecimal()]
+    mine = ((gpu, gpu_number(gpu.name)) for gpu in found.gpus if _is_mine(gpu, job_id))
+    return [_use(gpu, node, number) for gpu, number in mine if number is not None]
 
 
 def _is_mine(gpu: status.Gpu, job_id: str) -> bool:
@@ -42,11 +43,11 @@ def _is_mine(gpu: status.Gpu, job_id: str) -> bool:
     return holder is not None and holder.job == job_id and holder.uid == os.getuid()
 
 
-def _use(gpu: status.Gpu, node: str) -> jobs_pb2.GpuUse:
+def _use(gpu: status.Gpu, node: str, number: int) -> jobs_pb2.GpuUse:
     holder = gpu.guarantee
     return jobs_pb2.GpuUse(
         node=node,
-        gpu=int(gpu.name[3:]),
+        gpu=number,
         utilization=min(1.0, max(0.0, round(gpu.utilization, 2))),
         memory_mib=gpu.memory_total // _MIB,
         peak_mib=(holder.memory if holder else 0) // _MIB,

@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str]) -> int:
     """Carry out `flexo share ARGUMENTS`; the exit code."""
-    own, _, _ = _split(arguments)
+    own, _ = _split(arguments)
     if not own or {"-h", "--help"} & set(own):
         print(USAGE)
         return 0 if own else WRONG
@@ -82,18 +82,18 @@ def main(arguments: Sequence[str]) -> int:
 _WITH_VALUE = frozenset({"--folder", "--gpu", "--pretend", "--job", "--with", "--within"})
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str], bool]:
-    """flexo's own arguments, those of COMMAND, and whether there is a `--` between them."""
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """flexo's own arguments, and those of COMMAND."""
     index = 1
     while index < len(arguments) and arguments[index].startswith("-"):
         if arguments[index] == "--":
-            return list(arguments[:index]), list(arguments[index + 1 :]), True
+            return list(arguments[:index]), list(arguments[index + 1 :])
         index += 2 if arguments[index] in _WITH_VALUE else 1
-    return list(arguments[:index]), list(arguments[index:]), False
+    return list(arguments[:index]), list(arguments[index:])
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    own, command, _ = _split(arguments)
+    own, command = _split(arguments)
     parser = _Parser(prog="flexo share", add_help=False, allow_abbrev=False)
     parser.add_argument("what", choices=(*_OF_SITES, *(role.value for role in Role)))
     parser.add_argument("--folder", type=Path)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from horovod_elastic.sharing.environment import WrongVariable, checked_gpu
+from horovod_elastic.sharing.cpu_time import cpu_s
+from horovod_elastic.sharing.environment import WrongVariable, checked_gpu, gpu_name
 
 _PRETENDED = re.compile(r"([^:=]+(?::[^:=]+)*):([0-9]+(?:\.[0-9]+)?)")
 GIB = 1 << 30
@@ -50,24 +50,15 @@ class PretendedDevice:
         self.name, self.memory_total = name, memory_total
         self._used_s: dict[int, float] = {}
         self._at = time.monotonic()
-        self._tick = os.sysconf("SC_CLK_TCK")
 
     def read(self, pids: Iterable[int], counted: int) -> Reading:
         """CPU seconds of the processes since the last look, over the time that has passed."""
         now = time.monotonic()
-        used = {pid: self._cpu_s(pid) for pid in pids}
+        used = {pid: cpu_s(pid) for pid in pids}
         new = sum(max(0.0, seconds - self._used_s.get(pid, seconds)) for pid, seconds in used.items())
         share = new / max(now - self._at, 1e-3)
         self._used_s, self._at = used, now
         return Reading(counted, min(1.0, share))
-
-    def _cpu_s(self, pid: int) -> float:
-        try:
-            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - read each second
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / self._tick
 
 
 class NvmlDevice:
@@ -77,7 +68,7 @@ class NvmlDevice:
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml, self._handle = nvml, nvml.nvmlDeviceGetHandleByIndex(index)
-        self.name = f"gpu{index}"
+        self.name = gpu_name(index)
         model = nvml.nvmlDeviceGetName(self._handle)
         self.model = model.decode() if isinstance(model, bytes) else str(model)
         self.memory_total = int(nvml.nvmlDeviceGetMemoryInfo(self._handle).total)

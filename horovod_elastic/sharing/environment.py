@@ -24,6 +24,8 @@ EVERYBODY = -1
 """In a job's consent: any user's job may run beside it, because somebody else decides whose does."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 
+_NUMBERED = re.compile(r"gpu(0|[1-9][0-9]*)")
+
 
 class Role(enum.Enum):
     """A job's role on a shared GPU (AntMan, section 4.1: resource-guarantee and opportunistic jobs)."""
@@ -131,6 +133,17 @@ def checked_gpu(name: str) -> str:
             " letter or digit. `flexo share status` lists the GPUs of this node"
         )
     return name
+
+
+def gpu_name(number: int) -> str:
+    """The coordinator's name of the GPU with this number on the node, as NVML and the cluster count."""
+    return f"gpu{number}"
+
+
+def gpu_number(name: str) -> int | None:
+    """The inverse of `gpu_name`; None for a device that exists by declaration under another name."""
+    found = _NUMBERED.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def users(text: str) -> frozenset[int]:

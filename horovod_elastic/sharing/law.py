@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from horovod_elastic.sharing.pages import GateState
+from horovod_elastic.sharing.watchdog import STALE_S
 
 FAR = 2**62
 """A patience that no gap outlasts, in nanoseconds."""
@@ -42,7 +43,7 @@ class Rules:
     baseline_every_s: float = 60.0
     baseline_share: float = 0.01
     baseline_steps: tuple[int, int] = (3, 10)
-    stale_s: float = 1.0
+    stale_s: float = STALE_S
     leak_factor: float = 100.0
     trials: int = 4
     """Leaks that are measured, after each baseline, before the rule about short gaps holds."""
@@ -50,7 +51,6 @@ class Rules:
     """They are measured once more so long after a newcomer: its first operations load libraries, and leak."""
     rest_s: float = 10.0
     longest_rest_s: float = 300.0
-    most_skipped: int = 4
     remembered: int = 64
 
 

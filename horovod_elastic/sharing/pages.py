@@ -101,11 +101,11 @@ class Page:
 
     def beat(self) -> None:
         """Say that the writer lives."""
-        self.words[1] = time.monotonic_ns()
+        self.words[1] = now()
 
-    def age_s(self, at: int | None = None) -> float:
+    def age_s(self) -> float:
         """Seconds since the writer last said that it lives."""
-        return max(0.0, ((now() if at is None else at) - self.words[1]) / 1e9)
+        return max(0.0, (now() - self.words[1]) / 1e9)
 
 
 def _address(mapped: mmap.mmap, writable: bool) -> int:
@@ -151,15 +151,43 @@ class Ring:
             yield self._words[self._first + index % RING] / 1e9
 
 
-class GuaranteePage:
+class _Word:
+    """A 64-bit word of a page, to read. Its writer has the index."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, told: _Told, _: type) -> int:
+        return told.page.words[self._index]
+
+
+class _Told:
+    """What a page tells, by the names of its words."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+
+class GuaranteePage(_Told):
     """What a guarantee job tells: whether its work is in flight, how long steps and gaps take, its
     memory.
     """
 
     IN_FLIGHT, BEGAN, ENDED, STEPS, GAPS, MEMORY, PEAK, WORKED = 1, 2, 3, 4, 5, 6, 7, 8
 
+    began = _Word(BEGAN)
+    """When the last flight began."""
+    ended = _Word(ENDED)
+    """When the last flight ended."""
+    worked = _Word(WORKED)
+    """Nanoseconds in which its work was in flight."""
+    memory = _Word(MEMORY)
+    """Bytes that it holds."""
+    peak = _Word(PEAK)
+    """The most bytes that it held."""
+
     def __init__(self, page: Page) -> None:
-        self.page = page
+        super().__init__(page)
         self.cycles = Ring(page, self.STEPS, 0)
         self.gaps = Ring(page, self.GAPS, 1)
 
@@ -168,33 +196,8 @@ class GuaranteePage:
         """Whether its work is on the GPU."""
         return self.page.halves[self.IN_FLIGHT] != 0
 
-    @property
-    def began(self) -> int:
-        """When the last flight began."""
-        return self.page.words[self.BEGAN]
 
-    @property
-    def ended(self) -> int:
-        """When the last flight ended."""
-        return self.page.words[self.ENDED]
-
-    @property
-    def worked(self) -> int:
-        """Nanoseconds in which its work was in flight."""
-        return self.page.words[self.WORKED]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that it holds."""
-        return self.page.words[self.MEMORY]
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that it held."""
-        return self.page.words[self.PEAK]
-
-
-class OpportunisticPage:
+class OpportunisticPage(_Told):
     """What an opportunistic job tells: whether it waits, how often it passed the gate, its memory and
     leaks.
 
@@ -203,8 +206,19 @@ class OpportunisticPage:
 
     WAITING, PASSES, STEPS, LEAKS, WORKED, MEMORY, MOVED, STARTED = 1, 2, 3, 4, 5, 6, 7, 8
 
+    passes = _Word(PASSES)
+    """How often it reached the gate and went on."""
+    steps = _Word(STEPS)
+    """Steps of optimizers."""
+    worked = _Word(WORKED)
+    """Nanoseconds in which it did not wait at the gate."""
+    memory = _Word(MEMORY)
+    """Bytes that it holds on the GPU."""
+    moved = _Word(MOVED)
+    """Bytes of live tensors that it moved to the host."""
+
     def __init__(self, page: Page) -> None:
-        self.page = page
+        super().__init__(page)
         self.leaks = Ring(page, self.LEAKS, 0)
 
     @property
@@ -213,37 +227,12 @@ class OpportunisticPage:
         return self.page.halves[self.WAITING] != 0
 
     @property
-    def passes(self) -> int:
-        """How often it reached the gate and went on."""
-        return self.page.words[self.PASSES]
-
-    @property
-    def steps(self) -> int:
-        """Steps of optimizers."""
-        return self.page.words[self.STEPS]
-
-    @property
-    def worked(self) -> int:
-        """Nanoseconds in which it did not wait at the gate."""
-        return self.page.words[self.WORKED]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that it holds on the GPU."""
-        return self.page.words[self.MEMORY]
-
-    @property
     def started(self) -> bool:
         """Whether it uses the GPU."""
         return self.page.words[self.STARTED] != 0
 
-    @property
-    def moved(self) -> int:
-        """Bytes of live tensors that it moved to the host."""
-        return self.page.words[self.MOVED]
 
-
-class GatePage:
+class GatePage(_Told):
     """What the coordinator orders: the gate's state, the memory limit, and which gaps may be filled.
 
     `EPOCH` rises with each change of the limit. `SHARED`: whether anybody shares the GPU with the
@@ -252,33 +241,19 @@ class GatePage:
 
     STATE, EPOCH, LIMIT, PATIENCE, EVERY, SHARED = 1, 2, 3, 4, 5, 6
 
-    def __init__(self, page: Page) -> None:
-        self.page = page
+    epoch = _Word(EPOCH)
+    """How often the memory limit changed."""
+    limit = _Word(LIMIT)
+    """Bytes that the opportunistic job may hold."""
+    patience = _Word(PATIENCE)
+    """Nanoseconds that a gap must have lasted before it may be filled."""
+    every = _Word(EVERY)
+    """1: each gap may be filled; n: every n-th gap."""
 
     @property
     def state(self) -> GateState:
         """The gate's state."""
         return GateState(self.page.halves[self.STATE])
-
-    @property
-    def epoch(self) -> int:
-        """How often the memory limit changed."""
-        return self.page.words[self.EPOCH]
-
-    @property
-    def limit(self) -> int:
-        """Bytes that the opportunistic job may hold."""
-        return self.page.words[self.LIMIT]
-
-    @property
-    def patience(self) -> int:
-        """Nanoseconds that a gap must have lasted before it may be filled."""
-        return self.page.words[self.PATIENCE]
-
-    @property
-    def every(self) -> int:
-        """1: each gap may be filled; n: every n-th gap."""
-        return self.page.words[self.EVERY]
 
     @property
     def shared(self) -> bool:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from horovod_elastic.sharing import futex, introduction, law, status
-from horovod_elastic.sharing.devices import Device, Reading
+from horovod_elastic.sharing.devices import Device
 from horovod_elastic.sharing.environment import EVERYBODY, Role
 from horovod_elastic.sharing.introduction import Caller, Hello, Kind, Told
 from horovod_elastic.sharing.law import GuaranteeSeen, OpportunisticSeen, Order, Seen
 from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, OpportunisticPage, Page
+from horovod_elastic.sharing.watchdog import is_stale
 
 SHARE_WINDOW_S = 10.0
 """The opportunistic job's share is that of the last seconds."""
@@ -104,7 +105,7 @@ class Member:
         else:
             mine = OpportunisticPage(self.page)
             steps, memory, moved = mine.steps, mine.memory, mine.moved
-        stale = self.order is not None and self.order.shared and self.page.age_s() > law.Rules().stale_s
+        stale = self.order is not None and self.order.shared and is_stale(self.page)
         pid, uid = self.caller.pid, self.caller.uid
         return status.Member(self.hello.role, self.hello.job, pid, uid, steps, memory, moved, stale)
 
@@ -129,7 +130,6 @@ class SharedGpu:
         self.waiting: list[Member] = []
         self._law = law.State()
         self._order = Order(GateState.CLOSED, 0, 0.0, 1, "just started")
-        self._reading = Reading(0, 0.0)
         self._worked: deque[tuple[float, int]] = deque()
         self._evicted: Member | None = None
         """The opportunistic job that has to end at once."""
@@ -282,27 +282,27 @@ class SharedGpu:
 
     def members(self) -> list[Member]:
         """Everybody here."""
-        seated = [self.opportunistic] if self.opportunistic is not None else []
-        return [*self.guarantees, *seated, *self.waiting]
+        return [*self.guarantees, *self._seated(), *self.waiting]
 
     def status(self) -> status.Gpu:
         """What people are told, with a new look at the device."""
-        members = [each.status() for each in (*self.guarantees, *self._seated())]
-        self._reading = self.device.read([each.pid for each in members], sum(each.memory for each in members))
-        guarantee = self.guarantees[0].status() if self.guarantees else None
+        guarantees = [each.status() for each in self.guarantees]
+        seated = [each.status() for each in self._seated()]
+        members = [*guarantees, *seated]
+        reading = self.device.read([each.pid for each in members], sum(each.memory for each in members))
         device, order = self.device, self._order
         return status.Gpu(
             name=device.name,
             device=device.model,
             pretended=device.pretended,
             memory_total=device.memory_total,
-            memory_used=self._reading.memory_used,
-            utilization=round(self._reading.utilization, 4),
+            memory_used=reading.memory_used,
+            utilization=round(reading.utilization, 4),
             gate=order.gate.name.lower(),
             reason=order.reason,
             limit=order.limit,
-            guarantee=guarantee,
-            opportunistic=self.opportunistic.status() if self.opportunistic is not None else None,
+            guarantee=next(iter(guarantees), None),
+            opportunistic=next(iter(seated), None),
             waiting=tuple(each.status() for each in self.waiting),
             guarantee_slowdown=self._law.slowdown,
             opportunistic_share=self._share(),

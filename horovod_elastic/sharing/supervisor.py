@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod_elastic.sharing import introduction
+from horovod_elastic.sharing import cpu_time, introduction
 from horovod_elastic.sharing.environment import SUPERVISOR
 from horovod_elastic.sharing.introduction import BadMessage
 from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, NoPage, OpportunisticPage, Page
@@ -60,7 +60,7 @@ class Watched:
 
     def look(self, elapsed_s: float, *, stopped: bool) -> None:
         """Look after `elapsed_s` seconds: how long it has worked at a closed gate now."""
-        passes, cpu_s = self.page.passes, _cpu_s(self.pid)
+        passes, cpu_s = self.page.passes, cpu_time.cpu_s(self.pid)
         if not self.page.started or self.page.waiting or passes != self.passes:
             self.closed_s = 0.0
         elif self.is_closed():
@@ -201,15 +201,6 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return prepare
-
-
-def _cpu_s(pid: int) -> float:
-    """The CPU seconds of a process so far; 0.0 if it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _say(text: str) -> None:

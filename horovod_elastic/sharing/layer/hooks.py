@@ -136,6 +136,8 @@ class Opportunistic(_Layer):
         self.page = OpportunisticPage(Page.make("opportunistic"))
         self._link = Link(sharing, self.page.page, self.ordered, self._met)
         self._gate: Gate | None = None
+        self._known_order: GatePage | None = None
+        self._known_guarantee: GuaranteePage | None = None
 
     @property
     def gate(self) -> Gate:
@@ -144,9 +146,6 @@ class Opportunistic(_Layer):
             self._gate = Gate(self.page, Memory(place.here()), self.begin)
             self._gate.order, self._gate.guarantee = self._known_order, self._known_guarantee
         return self._gate
-
-    _known_order: GatePage | None = None
-    _known_guarantee: GuaranteePage | None = None
 
     def install(self) -> None:
         """Hold the job wherever PyTorch lets us."""
