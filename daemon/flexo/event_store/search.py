@@ -14,6 +14,8 @@ from flexo.words import names_in
 
 ENTRIES_LOOKED_AT: Final = 20_000
 """The most entries that a search without an index looks at: a few hundredths of a second."""
+LARGEST_NUMBER: Final = 2**63 - 1
+"""The largest integer of SQLite. No job has this number, nor a larger one that a caller may ask for."""
 
 Row = tuple[int, float, str, int | None, int, str]
 """The columns of a row: number, time, kind, job, its restarts (nothing if there is no job), text."""
@@ -69,7 +71,7 @@ def _conditions(search: Search, routine: str) -> tuple[str, list[object]]:
     values: list[object] = []
     if search.job_id is not None:
         conditions.append("job_id = ?")
-        values.append(search.job_id)
+        values.append(min(search.job_id, LARGEST_NUMBER))
     if search.kinds:
         conditions.append(f"kind IN ({', '.join('?' * len(search.kinds))})")
         values.extend(search.kinds)

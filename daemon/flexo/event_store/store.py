@@ -22,7 +22,7 @@ import structlog
 
 from flexo.event_store import stored_grants
 from flexo.event_store.file import Newer, is_damage, last_writer, open_file
-from flexo.event_store.search import Search, look
+from flexo.event_store.search import LARGEST_NUMBER, Search, look
 from flexo.event_store.space import make_room
 from flexo.events import ROUTINE, Event
 from flexo.issued_grants import IssuedGrant
@@ -388,7 +388,7 @@ class EventStore:
         conditions, values = ["TRUE"], []
         if job_id is not None:
             conditions.append("job_id = ?")
-            values.append(job_id)
+            values.append(min(job_id, LARGEST_NUMBER))
         if not routine:
             conditions.append(f"kind != '{ROUTINE}'")
         query = (

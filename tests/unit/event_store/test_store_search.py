@@ -137,3 +137,13 @@ def test_a_event_store_that_cannot_be_read_has_nothing_and_says_so(event_store, 
     (tmp_path / "journal.sqlite").mkdir()
     assert event_store.find(Search()).events == ()
     assert "cannot be used" in event_store.trouble
+
+
+@pytest.mark.parametrize("job_id", [1 << 63, (1 << 64) - 1])
+def test_a_job_whose_number_sqlite_cannot_hold_has_no_events_and_is_no_trouble(
+    event_store: EventStore, job_id: int
+) -> None:
+    write(event_store, ("grow", 6, "job 6 grows"))
+    assert event_store.events(job_id, 10) == ()
+    assert texts(event_store, job_id=job_id) == []
+    assert event_store.trouble == ""
