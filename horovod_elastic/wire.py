@@ -13,6 +13,8 @@ SECRET_KEY = "flexo-worker-secret"
 ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
 PARK = "/flexo.v1.LeaderService/Park"
 FETCH_PARKED = "/flexo.v1.LeaderService/FetchParked"
+PIECE_BYTES = 512 * 1024
+"""Length of the pieces in which a parked state travels; a message may have 1 MiB."""
 
 _OVER = "over:"
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic.wire import PIECE_BYTES
 
 FOLDER_VARIABLE = "FLEXO_PARKED_FOLDER"
 """Environment variable: the folder of the base's node in which the job's own folder is made."""
-PIECE_BYTES = 512 * 1024
 _TRIES = 5
 _NAME = re.compile(r"flexo-parked-(\d+)-\S+")
 _STATE, _NEW = "state", "new-"
@@ -148,17 +148,16 @@ def _place() -> Path:
 
 
 def _write(pieces: Iterator[pb.ParkedPiece], file: BinaryIO) -> pb.ParkedHead:
-    write = file.write
     first = next(pieces, None)
     if first is None or not first.HasField("head"):
         raise Unwelcome("a parked state begins with its head")
     head = first.head.SerializeToString()
-    write(_LENGTH.pack(len(head)) + head)
+    file.write(_LENGTH.pack(len(head)) + head)
     try:
         for piece in pieces:
             if piece.whole:
                 return first.head
-            write(piece.content)
+            file.write(piece.content)
     except OSError:
         raise
     except Exception as error:  # grpc raises a bare Exception when the stream breaks
@@ -167,9 +166,8 @@ def _write(pieces: Iterator[pb.ParkedPiece], file: BinaryIO) -> pb.ParkedHead:
 
 
 def _read_head(file: BinaryIO) -> pb.ParkedHead:
-    read = file.read
-    (length,) = _LENGTH.unpack(read(_LENGTH.size))
-    return pb.ParkedHead.FromString(read(length))
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    return pb.ParkedHead.FromString(file.read(length))
 
 
 def _sync(folder: Path) -> None:

@@ -25,6 +25,7 @@ import torch
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import threads
 from horovod_elastic.trace import say
+from horovod_elastic.wire import PIECE_BYTES
 from horovod_elastic.worker.state_messages import Carry
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ COST = 0.01
 TRIES_FOR_S = 60.0
 """Longest time for which a worker tries again while its agent or the leader is away."""
 PAUSE_S = 0.5
-PIECE_BYTES = 512 * 1024
-"""Length of the pieces of a message; gRPC refuses messages of more than 1 MiB (wire.py)."""
 _PIECES_AHEAD = 8
 _REFUSALS = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED
 """The answers after which another try would not help."""

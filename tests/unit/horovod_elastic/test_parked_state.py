@@ -22,7 +22,6 @@ from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.agent.parked_link import ParkedLink
-from horovod_elastic.leader import parked_store
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.parked_store import FOLDER_VARIABLE, ParkedStore, Unwelcome, kept_for_run
@@ -129,7 +128,7 @@ def test_what_a_killed_agent_has_left_is_cleared_up_and_its_whole_state_stays(st
 
 
 def test_a_reader_reads_one_state_to_the_end(store: ParkedStore) -> None:
-    store.keep(pieces(7, b"7" * (2 * parked_store.PIECE_BYTES)), anybody)
+    store.keep(pieces(7, b"7" * (2 * wire.PIECE_BYTES)), anybody)
     reading = store.pieces()
     next(reading)
     store.keep(pieces(8, b"8"), anybody)
