@@ -33,7 +33,8 @@ from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import network, threads, wire
-from horovod_elastic.agent import shared_gpus
+from horovod_elastic.agent import aggregator, shared_gpus
+from horovod_elastic.agent.aggregator import LocalAggregator
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
@@ -41,6 +42,7 @@ from horovod_elastic.agent.parked_link import ParkedLink
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, STEADY_S
 from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.agent.worker_environment import WorkerLocation, environment_of, projected
+from horovod_elastic.core import choice
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_places import open_lease
@@ -172,6 +174,7 @@ class Agent:
         self._workers = {
             kept.order.worker_id: LocalWorker(kept.order, spoke=kept.spoke, heard_at=time.monotonic())
             for kept in supervisor.kept
+            if kept.order.worker_id != aggregator.WORKER_ID
         }
         self._ended_ones: list[_Ended] = []
         """Workers that have ended, of which the next leader may not know."""
@@ -180,6 +183,7 @@ class Agent:
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
         self._address = network.own_address(platform.node_address(self._node), plan.site.controller)
         self._interface = network.interface_of(self._address)
+        self._aggregator = LocalAggregator(supervisor, self._address)
         authenticator.credential(wire.ATTACH_AGENT)  # raise NotAuthentic now rather than later
         link = ParkedLink(authenticator, self._leaders_address)
         self._local = LocalService(self, supervisor.endpoint, supervisor.secret, link)
@@ -225,6 +229,8 @@ class Agent:
             terminated=lambda: self._events.put(self._leave),
             failed=self._crash,
         )
+        if choice.sums_by_service() and not self._supervisor.keeps(aggregator.WORKER_ID):
+            self._aggregator.start()
         self._wait_for_the_kept()
         self._seek(None)
         while self._exit_code is None:
@@ -544,6 +550,9 @@ class Agent:
         return command
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
+        if worker_id == aggregator.WORKER_ID:
+            self._aggregator.ended(exit_code)
+            return
         worker = self._workers.get(worker_id)
         if worker is None:
             return

@@ -363,8 +363,9 @@ def _sweep(place: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    for remove, path in ((os.unlink, f"{folder}/agent"), (os.rmdir, folder)):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        inside = [(os.unlink, entry.path) for entry in entries]  # sockets, and what an Aggregator has written
+        for remove, path in (*inside, (os.rmdir, folder)):
             remove(path)
 
 

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flexo_protos.v1 import workers_pb2 as pb
@@ -57,6 +58,15 @@ class SupervisorLink:
         self.heard_at = time.monotonic()
         """Time of the supervisor's last message; the supervisor answers every `alive`."""
         self.kept = [Kept(_order(each["note"]), each["spoke"]) for each in hello["workers"]]
+
+    @property
+    def folder(self) -> Path:
+        """The node's own folder for the sockets of this job."""
+        return Path(self.endpoint.removeprefix("unix:")).parent
+
+    def keeps(self, worker_id: str) -> bool:
+        """Whether an earlier agent has started this process, and its end was not heard yet."""
+        return any(kept.order.worker_id == worker_id for kept in self.kept)
 
     def listen(
         self,

@@ -10,6 +10,7 @@ from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import reproducible
 from horovod_elastic.agent.supervisor_link import SupervisorLink
+from horovod_elastic.aggregation import place as place_of_aggregator
 from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.platforms.base import MODULES
@@ -80,9 +81,11 @@ def environment_of(
         environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
     if not place.base:
         environment[SATELLITE] = "1"
-    if choice.chosen(environment) == choice.TORCH:
+    if choice.is_on_torch(environment):
         # Horovod's library keeps its own 30 s: they bound what its Gloo does not notice (docs/core.md).
         environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
+    if choice.sums_by_service(environment):
+        environment[place_of_aggregator.VARIABLE] = str(supervisor.folder)
     if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
         seen = devices_seen(
             devices.split(","), rounded_up(job.shape.gpus, 1), order.slot, projected_rank.local_rank

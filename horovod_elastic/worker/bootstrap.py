@@ -50,7 +50,7 @@ def install() -> None:
     patching.after_import(frameworks.patches())
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
-    if choice.chosen() == choice.TORCH:
+    if choice.is_on_torch():
         from horovod_elastic.core.c10d import standin
 
         standin.install()

@@ -84,7 +84,7 @@ def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
 
 def _new_core(mpi_ops: ModuleType) -> Core:
     """A core of the kind that was chosen. The other kind is not even imported."""
-    if choice.chosen() == choice.TORCH:
+    if choice.is_on_torch():
         from horovod_elastic.core.c10d import standin
         from horovod_elastic.core.c10d.torch_core import TorchCore
 

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from horovod_elastic.core.c10d import torchs_own
 from horovod_elastic.core.c10d.groups import Groups
 from horovod_elastic.core.c10d.packing import Packing, Packings, Shapes, parts, scale
-from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, Response
+from horovod_elastic.core.c10d.requests import GLOBAL_SET, Operation, Reduction, Request, Response
+from horovod_elastic.core.c10d.sums import Sums
 from horovod_elastic.core.c10d.work import Work
 
 EXCHANGE_TAG = 1
@@ -83,11 +84,13 @@ class _Task:
 class Collectives:
     """Carries out responses (see the module). Only one thread uses it."""
 
-    def __init__(self, groups: Groups, rank: int) -> None:
+    def __init__(self, groups: Groups, rank: int, sums: Sums | None = None) -> None:
+        """`sums`: makes the sums of all ranks' floating-point tensors, in place of all-reduces."""
         self.gpu: torch.device | None = None
         """The GPU of the last operation that went through NCCL; None if there was none."""
         self._groups = groups
         self._rank = rank
+        self._sums = sums
         self._packings = Packings()
         self._streams: dict[torch.device, Any] = {}
         self._operations: Mapping[Operation, Callable[[_Task], None]] = {
@@ -133,6 +136,12 @@ class Collectives:
         requests = task.response.requests
         shapes = tuple(itertools.chain.from_iterable(request.shapes for request in requests))
         dtype = _dtype(requests[0])
+        if self._sums is not None and _is_global_sum(task) and self._sums.can(shapes, dtype):
+            summing = self._sums.begin(shapes, dtype, task.inputs(), requests[0].prescale)
+            summing.wait()
+            average = requests[0].reduction is Reduction.AVERAGE
+            summing.take(task.outputs(), _postscale(task), average=average)
+            return
         work = task.works[0]
         if len(shapes) == 1 and dtype not in _REDUCED_AS and work is not None:
             output = _plain(work.outputs[0])
@@ -262,6 +271,13 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` to `target`, unless both share their memory. Converts to the target's type."""
     if target.data_ptr() != source.data_ptr():
         torchs_own.copy_each(parts([target]), parts([source]))
+
+
+def _is_global_sum(task: _Task) -> bool:
+    """Whether it is a sum or average over all ranks of tensors in memory."""
+    request = task.response.requests[0]
+    of_all = request.process_set == GLOBAL_SET and task.group is not None
+    return of_all and request.reduction in (Reduction.SUM, Reduction.AVERAGE) and task.device == _MEMORY
 
 
 def _reduce(task: _Task, tensor: torch.Tensor) -> None:

@@ -20,7 +20,9 @@ from datetime import timedelta
 import torch
 
 from horovod_elastic import threads
-from horovod_elastic.core import meeting, python_layer
+from horovod_elastic.aggregation.client import AggregationClient
+from horovod_elastic.core import choice, meeting, python_layer
+from horovod_elastic.core.c10d import service
 from horovod_elastic.core.c10d.alone import Alone
 from horovod_elastic.core.c10d.broadcast_store import BroadcastStore
 from horovod_elastic.core.c10d.channel import Channel
@@ -39,6 +41,7 @@ from horovod_elastic.core.c10d.requests import (
     size_bytes,
 )
 from horovod_elastic.core.c10d.spoke import Spoke
+from horovod_elastic.core.c10d.sums import Sums
 from horovod_elastic.core.c10d.tensor_transport import GlooTransport
 from horovod_elastic.core.c10d.timeline import Timeline
 from horovod_elastic.core.c10d.work import Work
@@ -86,6 +89,7 @@ class Communicator:
         self._channel: Channel | None = None
         self._groups: Groups | None = None
         self._collectives: Collectives | None = None
+        self._client: AggregationClient | None = None
         self._here = threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
@@ -164,9 +168,21 @@ class Communicator:
         for number, members in self._sets.items():
             groups.build(number, members)
         groups.connect_gpus(GLOBAL_SET, self._gpu_before)
-        self._collectives = Collectives(groups, rank)
+        client = None
+        if self.place.size > 1 and choice.sums_by_service():
+            client = service.connected(self.place, self._store, self.is_broken, self._sums_failed)
         if self.place.size > 1:  # the first collective shows that all others have come this far, too
-            groups.gloo(GLOBAL_SET).allreduce([torch.zeros(1)]).wait()
+            without = torch.tensor([0 if client is not None else 1])
+            groups.gloo(GLOBAL_SET).allreduce([without]).wait()
+            if client is not None and without.item():
+                client.close(in_order=True)
+                client = None
+        with self._lock:
+            self._client = client
+        self._collectives = Collectives(groups, rank, self.sums(1))
+
+    def _sums_failed(self, why: str) -> None:
+        self.break_(f"sums by Aggregators failed: {why}")
 
     def is_broken(self) -> bool:
         """Whether the communicator is broken, because a rank is gone, or closed."""
@@ -234,6 +250,10 @@ class Communicator:
         if self._groups is None:
             raise RuntimeError("the communicator is not built")
         return self._groups
+
+    def sums(self, at_once: int) -> Sums | None:
+        """Sums of all ranks by Aggregators; None if this generation uses its all-reduce (see Sums)."""
+        return None if self._client is None else Sums(self._client, at_once)
 
     def address(self) -> str:
         """This machine's address towards the members. Raises RuntimeError before `build`."""
@@ -382,8 +402,10 @@ class Communicator:
                 return
             self._broken = why
             works, self._outstanding = list(self._outstanding.values()), {}
-            groups = self._groups
+            groups, client = self._groups, self._client
         self._store.close(why)
+        if client is not None:
+            client.close(in_order=False)
         try:
             if groups is not None:
                 groups.break_connections()
@@ -405,6 +427,8 @@ class Communicator:
             self._say()
             self._channel.leave()
             self._all_left.wait(FAREWELL_S)
+            if self._client is not None and not self._broken:
+                self._client.close(in_order=True)
         self._end("it was closed")
         if self._channel is not None:
             self._channel.close()

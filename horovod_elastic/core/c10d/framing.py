@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from google.protobuf.message import Message
 
+from horovod_elastic import sockets
+
 BEAT_S = 0.4
 """Seconds between empty messages. Rank 0 sends them regularly, other ranks when nothing arrives meanwhile."""
-GONE_AFTER_S = 1.1
-"""Seconds without an answer after which a machine counts as gone. A closed connection is noticed at once."""
 MAX_MESSAGE_BYTES = 256 * 2**20
 MAX_HELLO_BYTES = 1024
 """Limit of a connection's first message, which proves that the connection comes from a rank."""
@@ -62,27 +62,11 @@ class Frames:
         del self._data[:at]
 
 
-def watch(connection: socket.socket) -> None:
-    """Set the connection to send without delay, and have the kernel detect that the other machine is gone."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(GONE_AFTER_S * 1000))
-
-
-def close(connection: socket.socket) -> None:
-    """Close the connection, even if a process that was forked meanwhile holds a copy of it."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
-
-
 class FramedConnection:
     """A rank's end of the connection to rank 0. Any thread may send; only one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
-        watch(connection)
+        sockets.watch(connection)
         self.own_address = str(connection.getsockname()[0])
         """This machine's IP address on the connection to rank 0."""
         self._connection = connection

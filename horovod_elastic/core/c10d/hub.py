@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from flexo_protos.v1 import collectives_pb2 as pb
+from horovod_elastic import sockets
 from horovod_elastic.core.c10d import framing
 from horovod_elastic.core.c10d.channel import Listener
 from horovod_elastic.core.c10d.messages import (
@@ -260,7 +261,7 @@ class Hub:
         with self._lock:
             self._acceptor.close()
             for far in self._far.values():
-                framing.close(far.connection)
+                sockets.close(far.connection)
             self._far.clear()
             self._poll.close()
             os.close(self._wake)
@@ -293,7 +294,7 @@ class Hub:
                     if (far := self._far.get(oldest)) and far.rank < 0:
                         self._let_go(oldest, far, "")
                 connection.setblocking(False)
-                framing.watch(connection)
+                sockets.watch(connection)
                 numbers = NumbersOfARank(self._interned)
                 self._far[connection.fileno()] = _Far(connection, numbers, time.monotonic())
                 self._poll.register(connection, select.EPOLLIN)
@@ -329,7 +330,7 @@ class Hub:
         with contextlib.suppress(OSError):
             self._poll.unregister(descriptor)  # a process that was just forked may hold a copy for a moment
         del self._far[descriptor]
-        framing.close(far.connection)
+        sockets.close(far.connection)
         if far.rank >= 0 and not far.left:
             self._break(why)
 

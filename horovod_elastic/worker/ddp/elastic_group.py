@@ -18,12 +18,15 @@ import torch.distributed as dist
 
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
+from horovod_elastic.core.c10d.sums import Sums
 from horovod_elastic.worker.ddp import fixed_tree, torchs_own
-from horovod_elastic.worker.ddp.works import Done, Guarded, Reducing
+from horovod_elastic.worker.ddp.works import Done, Guarded, Reducing, Summed
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.units import Unit
 
+SUMS_AT_ONCE = 4
+"""How many buckets of one size may be summed by Aggregators at the same time."""
 KEPT_BYTES = 1 << 20
 """Tensors of the script's own collectives up to this size get their values back if the collective fails."""
 
@@ -40,6 +43,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._size = size
         self._communicator: Communicator | None = None
         self._inside: Any = None
+        self._sums: Sums | None = None
         self._on_gpus = False
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
@@ -70,6 +74,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
         self._communicator, self._inside, self._on_gpus = communicator, None, False
+        self._sums = communicator.sums(SUMS_AT_ONCE) if self._members == GLOBAL_SET else None
         if size == 1:
             return
         try:
@@ -96,7 +101,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def leave(self) -> None:
         """Be alone."""
-        self._communicator = self._inside = None
+        self._communicator = self._inside = self._sums = None
         self.muted = True
 
     def exchange(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -351,6 +356,11 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self.adds_in_order and fixed_tree.adds_up(name, tensors, given[1:]):
             fixed_tree.add_up(self._inside, tensors, given[1:])
             return Done(list(tensors))
+        if self._sums is not None and name == "allreduce" and _is_sum(tensors, given[1:]):
+            shapes = tuple(tuple(each.shape) for each in tensors)
+            if self._sums.can(shapes, tensors[0].dtype):
+                summing = self._sums.begin(shapes, tensors[0].dtype, tensors)
+                return Summed(summing, list(tensors), average=torchs_own.in_backward())
         return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
 
     def _carry(
@@ -398,6 +408,12 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.note_failure(error)
         for tensor in tensors:
             tensor.zero_()
+
+
+def _is_sum(tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> bool:
+    """Whether an all-reduce with these options is a plain sum of tensors in memory."""
+    operation = getattr(options[0], "reduceOp", options[0]) if options else dist.ReduceOp.SUM
+    return operation == dist.ReduceOp.SUM and all(each.device.type == "cpu" for each in tensors)
 
 
 def _keep_own() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from horovod_elastic.core.c10d.sums import Summing
 
 
 class Done(dist.Work):  # type: ignore[misc]
@@ -37,6 +40,56 @@ class Done(dist.Work):  # type: ignore[misc]
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._tensors)
         return future
+
+
+class Summed(dist.Work):  # type: ignore[misc]
+    """A sum that Aggregators make. `average`: of shares of an average, as DistributedDataParallel's."""
+
+    def __init__(self, summing: Summing, tensors: list[torch.Tensor], *, average: bool) -> None:
+        super().__init__()
+        self._summing = summing
+        self._tensors = tensors
+        self._average = average
+        self._taken = threading.Event()
+        self._error: RuntimeError | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        summing.then(self._take)
+
+    def _take(self) -> None:
+        try:
+            self._summing.wait()
+            with torch.no_grad():
+                self._summing.take(self._tensors, average=self._average)
+        except RuntimeError as error:
+            self._error = error
+            self._taken.set()
+            self._future.set_exception(error)
+            return
+        self._taken.set()
+        self._future.set_result(self._tensors)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for its end. Raises RuntimeError if it has failed."""
+        self._taken.wait()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return self._taken.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over without a failure."""
+        return self._taken.is_set() and self._error is None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors."""
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future with the tensors."""
+        return self._future
 
 
 class Guarded(dist.Work):  # type: ignore[misc]

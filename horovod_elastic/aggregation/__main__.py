@@ -1,0 +1,39 @@
+"""An Aggregator's process. It serves one node of one job, and ends with the supervisor that started it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from horovod_elastic.aggregation import place
+from horovod_elastic.aggregation.place import AggregatorPlace
+from horovod_elastic.aggregation.server import Server
+from horovod_elastic.trace import say
+
+
+def main() -> int:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(prog="python -m horovod_elastic.aggregation", description=__doc__)
+    parser.add_argument("--folder", required=True, type=Path, help="where this node's workers find it")
+    parser.add_argument("--host", required=True, help="this node's address for other nodes' Aggregators")
+    asked = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # signals of a job are its workers' and its agent's
+    before = place.read(asked.folder)
+    path = place.socket_path(asked.folder)
+    path.unlink(missing_ok=True)
+    token = before.token if before is not None else place.new_token()
+    try:
+        server = Server(str(path), asked.host, before.port if before is not None else 0, token)
+        place.write(asked.folder, AggregatorPlace(asked.host, server.port, token))
+    except OSError as error:
+        say(f"the Aggregator cannot open its doors in {asked.folder}: {error}")
+        return 1
+    server.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Sends frames on one connection from a thread of its own, so that whoever sums never waits for the network.
+
+Pushes and results cross on a connection. If one thread received and sent, both ends could stand with full
+buffers, each waiting for the other to receive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from horovod_elastic.aggregation import frames
+from horovod_elastic.aggregation.frames import Frame
+
+
+class Outbox:
+    """The frames that are still to be sent on `connection`, in order. Any thread may add some."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection = connection
+        self._waiting: deque[tuple[Frame, Sequence[bytes | memoryview]]] = deque()
+        self._change = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._send_all, name=f"to-{name}", daemon=True)
+        self._thread.start()
+
+    def add(self, frame: Frame, payload: Sequence[bytes | memoryview] = ()) -> None:
+        """Send this soon. The payload's memory must keep its values until the other end has answered."""
+        with self._change:
+            self._waiting.append((frame, payload))
+            self._change.notify()
+
+    def end(self) -> None:
+        """Send what is waiting, then shut the connection down. Does not wait."""
+        with self._change:
+            self._ending = True
+            self._change.notify()
+
+    def _send_all(self) -> None:
+        try:
+            while True:
+                with self._change:
+                    while not self._waiting and not self._ending:
+                        self._change.wait()
+                    if not self._waiting:
+                        break
+                    frame, payload = self._waiting.popleft()
+                frames.send(self._connection, frame, payload)
+        except OSError:
+            pass  # the receiving side of the connection notices it too
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)

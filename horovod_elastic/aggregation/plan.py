@@ -1,0 +1,152 @@
+"""Whose sums an Aggregator makes: the plan of one generation's nodes and ranks, and who introduces itself.
+
+A plan comes from whoever connects, so every field is checked. All who connect for a generation must bring the
+same plan.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod_elastic.aggregation.frames import BadFrame
+
+MOST_RANKS = 4096
+PART_BYTES = 1 << 20
+"""Size of a part: what one frame carries, and what one Aggregator sums of a key."""
+NEW = -1
+LEAST_PART_BYTES, MOST_PART_BYTES = 1 << 12, 4 << 20
+"""The upper limit is the paper's (AutoPS, section 4: partitions of at most 4 MB)."""
+
+
+class Role(enum.StrEnum):
+    """Who connects to an Aggregator."""
+
+    WORKER = "worker"
+    NODE = "node"
+    """Another node's Aggregator, with that node's sums."""
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """One node of a generation: its ranks, in ascending order, and its Aggregator."""
+
+    name: str
+    ranks: tuple[int, ...]
+    host: str = ""
+    port: int = 0
+    token: str = ""
+    """What this node's Aggregator wants to hear from those who connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One generation of a job. Its nodes are in the order of their lowest ranks, and so are sums."""
+
+    job: str
+    generation: int
+    nodes: tuple[PlannedNode, ...]
+    part_bytes: int = PART_BYTES
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return sum(len(node.ranks) for node in self.nodes)
+
+    def node_of(self, rank: int) -> int:
+        """The index of the node with this rank. Raises ValueError if none has it."""
+        for index, node in enumerate(self.nodes):
+            if rank in node.ranks:
+                return index
+        raise ValueError(f"no node of the plan has rank {rank}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a connection."""
+
+    role: Role
+    number: int
+    """A worker's rank, or a node's index in the plan; 0 for the agent."""
+    to: int
+    """The index, in the plan, of the node whose Aggregator this is for."""
+    token: str
+    plan: Plan
+    keys: int = NEW
+    """How many keys a worker had registered with an Aggregator that is gone; NEW: there was none."""
+
+
+def to_bytes(hello: Hello) -> bytes:
+    """The message's bytes: JSON."""
+    plan = hello.plan
+    nodes = [[node.name, list(node.ranks), node.host, node.port, node.token] for node in plan.nodes]
+    return json.dumps(
+        {
+            "role": hello.role,
+            "number": hello.number,
+            "token": hello.token,
+            "to": hello.to,
+            "keys": hello.keys,
+            "job": plan.job,
+            "generation": plan.generation,
+            "part_bytes": plan.part_bytes,
+            "nodes": nodes,
+        }
+    ).encode()
+
+
+def from_bytes(data: bytes) -> Hello:
+    """The message in `data`. Raises BadFrame that says which field is wrong."""
+    try:
+        said = json.loads(data)
+        plan = Plan(
+            str(said["job"]),
+            _number(said, "generation", 0, 2**62),
+            tuple(map(_node, _list(said["nodes"]))),
+            _number(said, "part_bytes", LEAST_PART_BYTES, MOST_PART_BYTES),
+        )
+        _check(plan)
+        role = Role(said["role"])
+        most = {Role.WORKER: plan.size, Role.NODE: len(plan.nodes), Role.AGENT: 1}[role] - 1
+        number, to = _number(said, "number", 0, most), _number(said, "to", 0, len(plan.nodes) - 1)
+        return Hello(role, number, to, str(said["token"]), plan, _number(said, "keys", NEW, 2**31))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadFrame(f"a hello that cannot be read: {error}") from error
+
+
+def _check(plan: Plan) -> None:
+    if not 0 < plan.size <= MOST_RANKS:
+        raise ValueError(f"a plan of {plan.size} ranks; 1 to {MOST_RANKS} are allowed")
+    ranks = sorted(rank for node in plan.nodes for rank in node.ranks)
+    if ranks != list(range(plan.size)) or not all(node.ranks for node in plan.nodes):
+        raise ValueError("a plan whose nodes do not have each rank once")
+    if [node.ranks[0] for node in plan.nodes] != sorted(node.ranks[0] for node in plan.nodes):
+        raise ValueError("a plan whose nodes are not in the order of their lowest ranks")
+
+
+def _node(said: Any) -> PlannedNode:
+    name, ranks, host, port, token = _list(said)
+    numbers = tuple(_whole(rank, "a rank", 0, MOST_RANKS) for rank in _list(ranks))
+    if list(numbers) != sorted(set(numbers)):
+        raise ValueError("a node whose ranks are not in ascending order")
+    return PlannedNode(str(name), numbers, str(host), _whole(port, "a port", 0, 65535), str(token))
+
+
+def _list(said: Any) -> Sequence[Any]:
+    if not isinstance(said, list):
+        raise TypeError(f"{str(said)[:40]!r} where a list belongs")
+    return said
+
+
+def _number(said: Mapping[str, Any], field: str, least: int, most: int) -> int:
+    return _whole(said[field], field, least, most)
+
+
+def _whole(value: Any, what: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{what} is {str(value)[:40]!r}; {least} to {most} are allowed")
+    return value

@@ -1,0 +1,104 @@
+"""The way from a node's Aggregator to a root, the Aggregator that sums some parts over all nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from horovod_elastic import sockets
+from horovod_elastic.aggregation import frames
+from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.outbox import Outbox
+from horovod_elastic.aggregation.plan import Hello, Role, to_bytes
+
+if TYPE_CHECKING:
+    from horovod_elastic.aggregation.session import Session
+
+AWAY_S = 1.5
+"""Seconds within which a root that is gone must be back. Then the job falls back to its own all-reduce."""
+PAUSE_S = 0.02
+"""Seconds between two attempts to connect."""
+CONNECT_S = 1.0
+
+
+class RootLink:
+    """The link of `session` to the root with this index in the plan. It connects again if the root dies."""
+
+    def __init__(self, session: Session, root: int, address: str) -> None:
+        self._session = session
+        self._root = root
+        self._address = address
+        self._closed = threading.Event()
+        self._connection: socket.socket | None = None
+        self.outbox: Outbox | None = None
+        """Where frames for the root go; None while there is no connection. Read under the session's lock."""
+
+    def begin(self) -> None:
+        """Connect, in a thread of its own."""
+        name = f"flexo-root-{self._root}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """End the link."""
+        self._closed.set()
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        lost_at = time.monotonic()
+        why = "it never answered"
+        while not self._closed.is_set():
+            try:
+                self._serve()
+                return  # it has left in order
+            except (OSError, EOFError, BadFrame) as error:
+                why = str(error)
+            if self._session.forget_root(self._root):
+                lost_at = time.monotonic()
+            if time.monotonic() - lost_at > AWAY_S and not self._closed.is_set():
+                name = self._session.plan.nodes[self._root].name
+                self._session.fail(f"the Aggregator on {name} is gone: {why}")
+                return
+            self._closed.wait(PAUSE_S)
+
+    def _serve(self) -> None:
+        """Connect, and hear the root until it leaves. Raises EOFError, OSError, BadFrame if it breaks."""
+        plan, own = self._session.plan, self._session.own
+        node = plan.nodes[self._root]
+        source = (self._address, 0) if self._address else None
+        connection = socket.create_connection((node.host, node.port), CONNECT_S, source)
+        self._connection = connection
+        try:
+            sockets.watch(connection)
+            hello = Hello(Role.NODE, own, self._root, node.token, plan)
+            frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
+            answer = frames.receive(connection)
+            if answer.kind is not Kind.READY:
+                raise BadFrame(f"{answer.kind.name}: {frames.receive_text(connection, answer).decode()}")
+            connection.settimeout(None)
+            outbox = Outbox(connection, f"root-{self._root}")
+            try:
+                self._session.reached_root(self._root, outbox)
+                self._hear(connection, outbox)
+            finally:
+                outbox.end()
+        finally:
+            sockets.close(connection)
+
+    def _hear(self, connection: socket.socket, outbox: Outbox) -> None:
+        scratch = memoryview(bytearray(1 << 16))
+        while True:
+            frame = frames.receive(connection)
+            if frame.kind is Kind.RESULT:
+                self._session.hear_result(connection, frame, scratch)
+            elif frame.kind is Kind.FETCH:
+                if (answer := self._session.fetched(frame)) is not None:
+                    outbox.add(*answer)
+            elif frame.kind is Kind.BYE:
+                return
+            else:
+                raise BadFrame(f"a root sends {frame.kind.name}")

@@ -1,0 +1,116 @@
+"""An Aggregator's doors: a socket of the node for its workers, a TCP port for the other nodes' Aggregators.
+
+Whoever connects says within a few seconds who it is, with the Aggregator's token. Then its connection belongs
+to one generation's session, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import threading
+
+from horovod_elastic import sockets
+from horovod_elastic.aggregation import frames
+from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.plan import Hello, Plan, Role, from_bytes
+from horovod_elastic.aggregation.session import Session
+from horovod_elastic.trace import say
+
+HELLO_WITHIN_S = 5.0
+MOST_STRANGERS = 64
+"""Limit of connections that have not said yet who they are. One more is closed at once."""
+
+
+class Server:
+    """The Aggregator of one node of one job."""
+
+    def __init__(self, path: str, host: str, port: int, token: str) -> None:
+        """`path`: of the socket for workers. `port`: 0 for any. Raises OSError if one is taken."""
+        self._host = host
+        self._token = token
+        self._local = socket.socket(socket.AF_UNIX)
+        self._local.bind(path)
+        self._local.listen(256)
+        self._tcp = socket.create_server((host, port), backlog=256)
+        self.port = int(self._tcp.getsockname()[1])
+        self._lock = threading.Lock()
+        self._sessions: dict[int, Session] = {}
+        self._last_over = -1
+        """The latest generation that is over. Nobody is let into it again, nor into an earlier one."""
+        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
+
+    def serve(self) -> None:
+        """Serve for ever."""
+        threading.Thread(target=self._accept, args=(self._tcp, True), daemon=True).start()
+        self._accept(self._local, False)
+
+    def _accept(self, door: socket.socket, is_tcp: bool) -> None:
+        while True:
+            connection, _ = door.accept()
+            if not self._strangers.acquire(blocking=False):
+                connection.close()
+                continue
+            if is_tcp:
+                sockets.watch(connection)
+            threading.Thread(target=self._meet, args=(connection,), daemon=True).start()
+
+    def _meet(self, connection: socket.socket) -> None:
+        try:
+            try:
+                connection.settimeout(HELLO_WITHIN_S)
+                hello = self._hello(connection)
+                connection.settimeout(None)
+            finally:
+                self._strangers.release()
+            self._serve(connection, hello)
+        except BadFrame as error:
+            say(f"the Aggregator closes a connection: {error}")
+            with contextlib.suppress(OSError):
+                frames.send(connection, Frame(Kind.FAILED), (str(error).encode(),))
+        except (OSError, EOFError):
+            pass
+        finally:
+            sockets.close(connection)
+
+    def _hello(self, connection: socket.socket) -> Hello:
+        frame = frames.receive(connection)
+        if frame.kind is not Kind.HELLO:
+            raise BadFrame(f"{frame.kind.name} before HELLO")
+        hello = from_bytes(frames.receive_text(connection, frame))
+        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            raise BadFrame("the token is not this Aggregator's")
+        return hello
+
+    def _serve(self, connection: socket.socket, hello: Hello) -> None:
+        session = self._session(hello.plan, hello.to)
+        if hello.role is Role.NODE:
+            session.serve_node(connection, hello)
+        elif connection.family != socket.AF_UNIX:
+            raise BadFrame(f"a {hello.role} has to come by the socket of its node")
+        else:
+            try:
+                session.serve_worker(connection, hello)
+            finally:
+                self._look_over(session)
+
+    def _session(self, plan: Plan, own: int) -> Session:
+        with self._lock:
+            if plan.generation <= self._last_over:
+                raise BadFrame(f"generation {plan.generation} is over")
+            session = self._sessions.get(plan.generation)
+            if session is None:
+                session = self._sessions[plan.generation] = Session(plan, own, self._host)
+            elif (session.plan, session.own) != (plan, own):
+                raise BadFrame(f"generation {plan.generation} has another plan")
+            return session
+
+    def _look_over(self, session: Session) -> None:
+        with self._lock:
+            generation = session.plan.generation
+            if not session.is_over() or self._sessions.get(generation) is not session:
+                return
+            del self._sessions[generation]
+            self._last_over = max(self._last_over, generation)
+        session.close()

@@ -1,0 +1,461 @@
+"""The sums of one generation of one job, at one Aggregator.
+
+Workers of this node push through memory that they share with the Aggregator. Each part of a key has a *root*,
+the Aggregator that sums it over all nodes. Sums of a node go to the roots over TCP, results come back.
+
+A root that dies is started again and knows nothing. So nodes that connect to it again say which results they
+have, and push again what they lack. A worker whose connection ends is gone: nobody waits for it, and what it
+had pushed counts. If all of a node's workers are gone, its parts have the next node as their root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from horovod_elastic.aggregation import adding, frames
+from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.key_state import Claim, KeyState
+from horovod_elastic.aggregation.memory import (
+    Array,
+    InputMemory,
+    KeyShape,
+    mask_bytes,
+    mask_of,
+    ranks_in,
+    shape_from_bytes,
+    shape_to_bytes,
+)
+from horovod_elastic.aggregation.outbox import Outbox
+from horovod_elastic.aggregation.plan import NEW, Hello, Plan
+from horovod_elastic.aggregation.root_link import RootLink
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+COME_BACK_S = 1.0
+"""Seconds within which workers must find an Aggregator that was started again. Later ones count as gone."""
+
+
+class Session:
+    """See the module. `own`: this Aggregator's node in the plan. Any thread may call it."""
+
+    def __init__(self, plan: Plan, own: int, address: str) -> None:
+        self.plan = plan
+        self.own = own
+        self._lock = threading.RLock()
+        self._ours = frozenset(plan.nodes[own].ranks)
+        self._keys: dict[int, KeyState] = {}
+        self._gone: set[int] = set()
+        self._left: set[int] = set()
+        self._workers: dict[int, _Worker] = {}
+        self._nodes: dict[int, Outbox] = {}
+        """The connections of other nodes, which push to this Aggregator."""
+        self._failed = ""
+        self._closed = False
+        self._complete = threading.Event()
+        """Set once this node's workers are here, with all keys of an Aggregator that is gone."""
+        self._ready = False
+        others = [index for index in range(len(plan.nodes)) if index != own]
+        self._roots = {index: RootLink(self, index, address) for index in others}
+
+    # --- who is there -------------------------------------------------------------------------------------
+
+    def serve_worker(self, connection: socket.socket, hello: Hello) -> None:
+        """Serve a worker of this node until it leaves. The connection's own thread calls it."""
+        rank, worker = hello.number, _Worker(connection, max(hello.keys, 0))
+        with self._lock:
+            if refusal := self._failed or self._refusal(rank):
+                worker.say(Frame(Kind.FAILED), refusal.encode())
+                return
+            self._workers[rank] = worker
+            if hello.keys != NEW and not self._complete.is_set():
+                threading.Timer(COME_BACK_S, self._come_back_no_more).start()
+        self._look_complete()
+        left = False
+        try:
+            left = self._hear_worker(connection, rank, worker)
+        finally:
+            with self._lock:
+                if is_mine := self._workers.get(rank) is worker:
+                    del self._workers[rank]
+                    if left:
+                        self._left.add(rank)
+            if is_mine and not left:
+                self.drop([rank])
+
+    def _refusal(self, rank: int) -> str:
+        if rank not in self._ours:
+            return f"rank {rank} is not on this node"
+        return f"rank {rank} counts as gone" if rank in self._gone else ""
+
+    def _come_back_no_more(self) -> None:
+        if not self._complete.is_set():
+            self.drop(self._ours - self._workers.keys() - self._left)
+
+    def _look_complete(self) -> None:
+        """Connect with the other nodes, once this node's workers are here with their keys."""
+        with self._lock:
+            here = self._workers.keys() | self._gone | self._left
+            if self._complete.is_set() or not here >= self._ours:
+                return
+            if any(worker.keys_to_come for worker in self._workers.values()):
+                return
+            self._complete.set()
+            for root in self._roots.values():
+                root.begin()
+        self._look_ready()
+
+    def serve_node(self, connection: socket.socket, hello: Hello) -> None:
+        """Serve another node, whose sums of some parts this Aggregator adds up."""
+        while not self._complete.wait(0.5):
+            if self._closed:
+                return
+        node, outbox = hello.number, Outbox(connection, f"node-{hello.number}")
+        with self._lock:
+            before, self._nodes[node] = self._nodes.get(node), outbox
+        if before is not None:
+            before.end()
+        outbox.add(Frame(Kind.READY))
+        self._look_ready()
+        try:
+            self._hear_node(connection, node, outbox)
+        finally:
+            outbox.end()
+            with self._lock:
+                if self._nodes.get(node) is outbox:
+                    del self._nodes[node]
+
+    def _look_ready(self) -> None:
+        """Tell this node's workers, once everybody of the plan is connected with this Aggregator."""
+        with self._lock:
+            self._ready |= (
+                self._complete.is_set()
+                and all(root.outbox is not None for root in self._roots.values())
+                and self._nodes.keys() >= self._roots.keys()
+            )
+            for worker in self._workers.values() if self._ready else ():
+                worker.ready()
+
+    def drop(self, ranks: Iterable[int]) -> None:
+        """Wait no longer for these ranks, which are gone. What they have pushed counts."""
+        with self._lock:
+            new = set(ranks) - self._gone
+            if not new or self._closed:
+                return
+            before = {number: self._roots_of(number) for number in self._keys}
+            self._gone |= new
+            for root in self._roots.values():
+                if root.outbox is not None:
+                    root.outbox.add(Frame(Kind.DROP), (mask_of(sorted(new), self.plan.size),))
+            for key, roots in before.items():
+                for part, root_before in enumerate(roots):
+                    if self.root_of(key, part) != root_before:
+                        self._tell_root(key, part)
+        self._look_complete()
+        for key in before:
+            self._sum_workers(key)
+            for part in range(len(self._keys[key].parts)):
+                self._sum_nodes(key, part)
+
+    def fail(self, why: str) -> None:
+        """Tell this node's workers that sums cannot go on."""
+        with self._lock:
+            if self._failed or self._closed:
+                return
+            self._failed = why
+            for worker in self._workers.values():
+                worker.say(Frame(Kind.FAILED), why.encode())
+
+    def is_over(self) -> bool:
+        """Whether all workers of this node have left, or are gone."""
+        with self._lock:
+            return not self._workers and self._left | self._gone >= self._ours
+
+    def close(self) -> None:
+        """Leave the other nodes in order, and end all connections."""
+        with self._lock:
+            self._closed = True
+            for root in self._roots.values():
+                root.close()
+            for outbox in self._nodes.values():
+                outbox.add(Frame(Kind.BYE))
+                outbox.end()
+            for worker in self._workers.values():
+                worker.close()
+
+    # --- workers of this node -----------------------------------------------------------------------------
+
+    def _hear_worker(self, connection: socket.socket, rank: int, worker: _Worker) -> bool:
+        """Hear a worker. Returns whether it left in order; otherwise the connection broke."""
+        while True:
+            try:
+                frame, fds = frames.receive_with_fds(connection)
+            except (EOFError, OSError):
+                return False
+            if frame.kind is Kind.PUSH:
+                with self._lock:
+                    self._known(frame.key).pushes(rank, frame.round)
+                self._sum_workers(frame.key)
+            elif frame.kind is Kind.REGISTER:
+                shape = shape_from_bytes(frames.receive_text(connection, frame))
+                self._register(frame.key, shape, rank, fds, worker)
+            elif frame.kind is Kind.BYE:
+                return True
+            else:
+                raise BadFrame(f"a worker sends {frame.kind.name}")
+
+    def _register(self, key: int, shape: KeyShape, rank: int, fds: Sequence[int], worker: _Worker) -> None:
+        if not fds:
+            raise BadFrame("a worker's key has no memory")
+        with self._lock:
+            state = self._state(key, shape, fds[1] if len(fds) > 1 else -1)
+            state.inputs[rank] = InputMemory(shape, fds[0])
+            os.close(fds[0])
+            worker.send_fd(Frame(Kind.REGISTERED, key), state.result.fd)
+            if number := state.all_done():
+                worker.say(Frame(Kind.DONE, key, round=number))
+            worker.keys_to_come = max(0, worker.keys_to_come - 1)
+        self._look_complete()
+
+    def _state(self, key: int, shape: KeyShape, fd: int = -1) -> KeyState:
+        """The key's state, made when the first of workers and nodes registers it."""
+        state = self._keys.get(key)
+        if state is None:
+            state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, fd)
+            for root in self._roots.values():
+                if root.outbox is not None:
+                    root.outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(shape),))
+        elif state.shape != shape:
+            raise BadFrame(f"key {key} is {state.shape} to some and {shape} to others")
+        elif fd >= 0:
+            os.close(fd)  # another worker of this node has brought the same memory
+        return state
+
+    def _known(self, key: int) -> KeyState:
+        state = self._keys.get(key)
+        if state is None:
+            raise BadFrame(f"key {key} was never registered")
+        return state
+
+    def _sum_workers(self, key: int) -> None:
+        """Sum this node's workers, if all that live have pushed, and pass the sum on part by part."""
+        with self._lock:
+            state = self._known(key)
+            claim = state.node_ready(self._ours - self._gone)
+        if claim is not None:
+            for part in range(len(state.parts)):
+                if state.done(part) < claim.number:
+                    self._sum_workers_part(key, state, part, claim)
+
+    def _sum_workers_part(self, key: int, state: KeyState, part: int, claim: Claim) -> None:
+        where = state.parts[part]
+        summands = [state.inputs[rank].numbers[where] for rank in claim.summands]
+        if len(self.plan.nodes) == 1:
+            adding.add_up(summands, state.result.numbers[where], state.shape.dtype)
+            self._is_whole(key, state, part, claim.number, claim.mask)
+            return
+        into = state.node_sum(part)
+        if into.ctypes.data != summands[0].ctypes.data:
+            adding.add_up(summands, into, state.shape.dtype)
+        with self._lock:
+            state.node_summed(part, claim.number, claim.mask)
+            self._tell_root(key, part, have=False)
+        self._sum_nodes(key, part)
+
+    # --- nodes --------------------------------------------------------------------------------------------
+
+    def root_of(self, key: int, part: int) -> int:
+        """The node whose Aggregator sums this part. The parts of all keys go around the nodes that live."""
+        count = len(self.plan.nodes)
+        for step in range(count):
+            node = (key + part + step) % count
+            if not self._gone.issuperset(self.plan.nodes[node].ranks):
+                return node
+        return self.own
+
+    def _roots_of(self, key: int) -> list[int]:
+        return [self.root_of(key, part) for part in range(len(self._keys[key].parts))]
+
+    def _tell_root(self, key: int, part: int, *, have: bool = True) -> None:
+        """Push this node's sum of a part to the part's root, or tell it that this node `have`s its result."""
+        state, root = self._keys[key], self.root_of(key, part)
+        number, mask = state.own_sum(part)
+        if root == self.own:
+            if number:
+                state.arrives(part, self.own, number, mask)
+            return
+        outbox = self._roots[root].outbox
+        if outbox is None:
+            return  # it hears of it when it is there
+        if have and state.done(part):
+            outbox.add(Frame(Kind.HAVE, key, part, state.done(part)))
+        if number:
+            outbox.add(Frame(Kind.PUSH, key, part, number), (mask, _bytes(state.node_sum(part))))
+
+    def _hear_node(self, connection: socket.socket, node: int, outbox: Outbox) -> None:
+        scratch = memoryview(bytearray(1 << 16))
+        while True:
+            frame = frames.receive(connection)
+            if frame.kind is Kind.PUSH:
+                self._hear_push(connection, node, frame, outbox, scratch)
+            elif frame.kind is Kind.REGISTER:
+                shape = shape_from_bytes(frames.receive_text(connection, frame))
+                with self._lock:
+                    self._state(frame.key, shape)
+            elif frame.kind is Kind.HAVE:
+                with self._lock:
+                    self._part_of(frame).has(frame.part, node, frame.round)
+                self._sum_nodes(frame.key, frame.part)
+            elif frame.kind is Kind.RESULT:
+                self.hear_result(connection, frame, scratch)
+            elif frame.kind is Kind.DROP:
+                self.drop(ranks_in(frames.receive_text(connection, frame)))
+            else:
+                raise BadFrame(f"a node sends {frame.kind.name}")
+
+    def _hear_push(
+        self, connection: socket.socket, node: int, frame: Frame, outbox: Outbox, scratch: memoryview
+    ) -> None:
+        with self._lock:
+            state = self._part_of(frame)
+            into = _bytes(state.received(frame.part, node))
+            known = state.latest(frame.part, node)
+        mask = bytearray(mask_bytes(self.plan.size))
+        if frame.size != len(mask) + into.nbytes:
+            raise BadFrame(f"a push of {frame.size} bytes for key {frame.key}, part {frame.part}")
+        frames.fill(connection, memoryview(mask))
+        if frame.round <= known:
+            frames.drain(connection, into.nbytes, scratch)
+            with self._lock:
+                if frame.round == state.done(frame.part):
+                    outbox.add(*self._result(frame.key, state, frame.part))
+            return
+        frames.fill(connection, into)
+        with self._lock:
+            state.arrives(frame.part, node, frame.round, bytes(mask))
+        self._sum_nodes(frame.key, frame.part)
+
+    def _part_of(self, frame: Frame) -> KeyState:
+        state = self._known(frame.key)
+        if frame.part >= len(state.parts):
+            raise BadFrame(f"key {frame.key} has no part {frame.part}")
+        return state
+
+    def _sum_nodes(self, key: int, part: int) -> None:
+        """Sum a part over all nodes, if this is its root and all that live have pushed."""
+        if len(self.plan.nodes) == 1:
+            return
+        with self._lock:
+            if self.root_of(key, part) != self.own:
+                return
+            state = self._keys[key]
+            nodes = enumerate(self.plan.nodes)
+            claim = state.claim(part, [at for at, node in nodes if not self._gone.issuperset(node.ranks)])
+            wanted = None if claim is not None else state.to_fetch(part)
+            if wanted is not None and wanted[0] in self._nodes:
+                self._nodes[wanted[0]].add(Frame(Kind.FETCH, key, part, wanted[1]))
+        if claim is not None:
+            summands = [
+                state.node_sum(part) if node == self.own else state.received(part, node)
+                for node in claim.summands
+            ]
+            adding.add_up(summands, state.result.numbers[state.parts[part]], state.shape.dtype)
+            self._is_whole(key, state, part, claim.number, claim.mask)
+
+    def _is_whole(self, key: int, state: KeyState, part: int, number: int, mask: bytes) -> None:
+        """A part of the result is in memory: tell whoever waits for it."""
+        with self._lock:
+            all_there = state.is_whole(part, number, mask)
+            if self.root_of(key, part) == self.own:
+                result = self._result(key, state, part)
+                for outbox in self._nodes.values():
+                    outbox.add(*result)
+            for worker in self._workers.values() if all_there else ():
+                worker.say(Frame(Kind.DONE, key, round=number))
+
+    def _result(self, key: int, state: KeyState, part: int) -> tuple[Frame, tuple[bytes, memoryview]]:
+        numbers = _bytes(state.result.numbers[state.parts[part]])
+        return Frame(Kind.RESULT, key, part, state.done(part)), (state.result.contributors(part), numbers)
+
+    # --- called by the links to roots ---------------------------------------------------------------------
+
+    def reached_root(self, root: int, outbox: Outbox) -> None:
+        """Tell a root that was just reached everything that it needs."""
+        with self._lock:
+            self._roots[root].outbox = outbox
+            if self._gone:
+                outbox.add(Frame(Kind.DROP), (mask_of(sorted(self._gone), self.plan.size),))
+            for key, state in self._keys.items():
+                outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(state.shape),))
+                for part in range(len(state.parts)):
+                    if self.root_of(key, part) == root:
+                        self._tell_root(key, part)
+        self._look_ready()
+
+    def forget_root(self, root: int) -> bool:
+        """Note that there is no connection to this root. Returns whether there was one."""
+        with self._lock:
+            link = self._roots[root]
+            had, link.outbox = link.outbox is not None, None
+            return had
+
+    def hear_result(self, connection: socket.socket, frame: Frame, scratch: memoryview) -> None:
+        """Receive a result. Raises BadFrame, EOFError, OSError."""
+        with self._lock:
+            state = self._part_of(frame)
+            done = state.done(frame.part)
+        into = _bytes(state.result.numbers[state.parts[frame.part]])
+        mask = bytearray(state.result.mask_bytes)
+        if frame.size != len(mask) + into.nbytes:
+            raise BadFrame(f"a result of {frame.size} bytes for key {frame.key}, part {frame.part}")
+        frames.fill(connection, memoryview(mask))
+        if frame.round <= done:
+            frames.drain(connection, into.nbytes, scratch)
+            return
+        frames.fill(connection, into)
+        self._is_whole(frame.key, state, frame.part, frame.round, bytes(mask))
+
+    def fetched(self, frame: Frame) -> tuple[Frame, tuple[bytes, memoryview]] | None:
+        """The answer to FETCH; None if the result is not there."""
+        with self._lock:
+            state = self._part_of(frame)
+            return (
+                self._result(frame.key, state, frame.part) if state.done(frame.part) == frame.round else None
+            )
+
+
+class _Worker:
+    """The connection of a worker of this node. Frames to it are small, and the worker always reads."""
+
+    def __init__(self, connection: socket.socket, keys_to_come: int) -> None:
+        self.keys_to_come = keys_to_come
+        """How many keys of an Aggregator that is gone the worker has not registered yet."""
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._knows = False
+
+    def say(self, frame: Frame, text: bytes = b"") -> None:
+        with self._lock, contextlib.suppress(OSError):
+            frames.send(self._connection, frame, (text,) if text else ())
+
+    def ready(self) -> None:
+        if not self._knows:
+            self._knows = True
+            self.say(Frame(Kind.READY))
+
+    def send_fd(self, frame: Frame, fd: int) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            frames.send_with_fds(self._connection, frame, [fd])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(cast("Buffer", array)).cast("B")

@@ -1,0 +1,75 @@
+"""Finds the Aggregators of a generation's nodes, and connects this rank with its own.
+
+Every rank tells the others where its node's Aggregator is. If one has none, or the Aggregators do not meet,
+the generation uses its own all-reduce, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from horovod_elastic.aggregation import place as place_of_aggregator
+from horovod_elastic.aggregation.client import AggregationClient, SumsFailed
+from horovod_elastic.aggregation.place import AggregatorPlace
+from horovod_elastic.aggregation.plan import Plan, PlannedNode
+from horovod_elastic.core.c10d.broadcast_store import BroadcastStore
+from horovod_elastic.core.interface import RankPlacement
+from horovod_elastic.trace import say
+
+STARTS_WITHIN_S = 5.0
+"""Seconds in which a node's Aggregator, started beside its workers, must be there."""
+MEET_WITHIN_S = 5.0
+LOOK_S = 0.02
+
+
+def connected(
+    place: RankPlacement, store: BroadcastStore, given_up: Callable[[], bool], failed: Callable[[str], None]
+) -> AggregationClient | None:
+    """This rank's client, once all of the generation's Aggregators have met; None if they do not.
+
+    All ranks call it at the same time. Raises RuntimeError if the generation is given up.
+    """
+    folder = Path(os.environ.get(place_of_aggregator.VARIABLE, ""))
+    own = _own(folder, given_up)
+    said = [] if own is None else [place.hostname, own.host, own.port, own.token]
+    store.set(f"sums/{place.rank}", json.dumps(said))
+    everybody = [json.loads(store.get(f"sums/{rank}")) for rank in range(place.size)]
+    if not all(everybody):
+        if place.rank == 0:
+            without = [rank for rank, each in enumerate(everybody) if not each]
+            say(f"ranks {without} have no Aggregator on their node: this generation uses its all-reduce")
+        return None
+    client = AggregationClient(
+        str(place_of_aggregator.socket_path(folder)), _plan(place.generation, everybody), place.rank, failed
+    )
+    try:
+        client.connect(MEET_WITHIN_S, given_up)
+    except SumsFailed as error:
+        say(f"rank {place.rank} cannot use its Aggregator ({error}): this generation uses its all-reduce")
+        client.close(in_order=False)
+        return None
+    return client
+
+
+def _own(folder: Path, given_up: Callable[[], bool]) -> AggregatorPlace | None:
+    limit = time.monotonic() + STARTS_WITHIN_S
+    while folder != Path() and time.monotonic() < limit and not given_up():
+        if (found := place_of_aggregator.read(folder)) is not None:
+            return found
+        time.sleep(LOOK_S)
+    return None
+
+
+def _plan(generation: int, everybody: list[list[object]]) -> Plan:
+    ranks: dict[tuple[object, ...], list[int]] = {}
+    for rank, (name, host, port, token) in enumerate(everybody):
+        ranks.setdefault((name, host, port, token), []).append(rank)
+    nodes = (
+        PlannedNode(str(name), tuple(on_it), str(host), int(str(port)), str(token))
+        for (name, host, port, token), on_it in ranks.items()
+    )
+    return Plan(os.environ.get("FLEXO_JOB_ID", ""), generation, tuple(nodes))

@@ -1,0 +1,151 @@
+"""Sums of floating-point tensors over all ranks by Aggregators, under `--core=service`.
+
+Packed inputs are written straight into the memory that this worker shares with its node's Aggregator, and
+results are read from there: nothing is copied more often than for an all-reduce. If a rank is gone, an
+average is that of the ranks that contributed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+
+from horovod_elastic.aggregation.client import AggregationClient, Key, SumsFailed
+from horovod_elastic.aggregation.memory import KeyShape, carries
+from horovod_elastic.core.c10d.packing import Packing, Shapes, parts, scale
+
+MOST_KEYS = 512
+"""Limit of a generation's keys. For further combinations of shapes, a script uses its all-reduce."""
+_LOOK_S = 0.5
+
+
+class Sums:
+    """The sums of one generation. Its ranks make the same calls in the same order.
+
+    `at_once`: how many sums of the same shapes may be under way. They use as many keys in turn, so that which
+    key a sum has follows from the program alone, never from how fast sums are.
+    """
+
+    def __init__(self, client: AggregationClient, at_once: int = 1) -> None:
+        self._client = client
+        self._at_once = at_once
+        self._changed = threading.Condition()
+        self._slots: dict[tuple[Shapes, torch.dtype], list[_Slot]] = {}
+        self._begun: Counter[tuple[Shapes, torch.dtype]] = Counter()
+
+    def can(self, shapes: Shapes, dtype: torch.dtype) -> bool:
+        """Whether tensors of these shapes are summed here. All ranks get the same answer."""
+        if not dtype.is_floating_point or not carries(_name(dtype)) or not sum(map(math.prod, shapes)):
+            return False
+        return (shapes, dtype) in self._slots or len(self._slots) * self._at_once < MOST_KEYS
+
+    def begin(
+        self,
+        shapes: Shapes,
+        dtype: torch.dtype,
+        tensors: Sequence[torch.Tensor | None],
+        prescale: float = 1.0,
+    ) -> Summing:
+        """Begin to sum these tensors, of `shapes`; None is zeros. Raises SumsFailed.
+
+        The tensors may be changed at once. Whoever begins a sum takes its results.
+        """
+        slot = self._next_slot(shapes, dtype)
+        slot.input.fill(tensors)
+        slot.input.scale(prescale)
+        summing = Summing(self, slot)
+        self._client.begin(slot.key, summing.ends)
+        return summing
+
+    def _next_slot(self, shapes: Shapes, dtype: torch.dtype) -> _Slot:
+        """The slot whose turn it is, once its last sum was taken. Only one thread begins sums."""
+        slots = self._slots.setdefault((shapes, dtype), [])
+        number = self._begun[shapes, dtype] % self._at_once
+        self._begun[shapes, dtype] += 1
+        if number == len(slots):
+            slots.append(_Slot(self._client, shapes, dtype, number))
+        slot = slots[number]
+        with self._changed:
+            while slot.is_busy:
+                self._client.check()
+                self._changed.wait(_LOOK_S)
+            slot.is_busy = True
+        return slot
+
+    def take(
+        self, slot: _Slot, outputs: Sequence[torch.Tensor | None], factor: float, *, average: bool
+    ) -> None:
+        """Copy a sum that is there into these tensors, times `factor`."""
+        slot.result.copy_to(outputs)
+        if average and self._client.missing(slot.key):
+            factor *= self._client.plan.size / min(map(len, self._client.contributors(slot.key)))
+        if given := parts([output for output in outputs if output is not None]):
+            scale(given, factor)
+        with self._changed:
+            slot.is_busy = False
+            self._changed.notify_all()
+
+
+class _Slot:
+    """A key with its memory as tensors."""
+
+    def __init__(self, client: AggregationClient, shapes: Shapes, dtype: torch.dtype, number: int) -> None:
+        self.is_busy = False
+        elements = sum(map(math.prod, shapes))
+        digest = hashlib.blake2b(repr(shapes).encode(), digest_size=12).hexdigest()
+        self.key: Key = client.key(KeyShape(f"{digest}/{number}", _name(dtype), elements))
+        assert self.key.result is not None
+        self.input = Packing(torch.frombuffer(self.key.input.view, dtype=dtype, count=elements), shapes)
+        self.result = Packing(torch.frombuffer(self.key.result.view, dtype=dtype, count=elements), shapes)
+
+
+class Summing:
+    """A sum under way."""
+
+    def __init__(self, sums: Sums, slot: _Slot) -> None:
+        self._sums = sums
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._error = ""
+        self._then: Callable[[], None] | None = None
+
+    def ends(self, error: str) -> None:
+        """The client says that the sum is there, or why it will not be."""
+        with self._lock:
+            self._error = error
+            self._over.set()
+            then = self._then
+        if then is not None:
+            then()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this once the sum is there or has failed, in the client's thread or at once."""
+        with self._lock:
+            if not self._over.is_set():
+                self._then = call
+                return
+        call()
+
+    def wait(self) -> None:
+        """Wait for the sum. Raises SumsFailed."""
+        self._over.wait()
+        if self._error:
+            raise SumsFailed(self._error)
+
+    def is_over(self) -> bool:
+        """Whether the sum is there or has failed."""
+        return self._over.is_set()
+
+    def take(self, outputs: Sequence[torch.Tensor | None], factor: float = 1.0, *, average: bool) -> None:
+        """Copy the sum into these tensors, times `factor`, once. `average`: more, if ranks are missing."""
+        self._sums.take(self._slot, outputs, factor, average=average)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
