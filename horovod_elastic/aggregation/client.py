@@ -22,6 +22,7 @@ from horovod_elastic.aggregation.memory import (
     KeyShape,
     ResultMemory,
     mask_bytes,
+    mask_of,
     ranks_in,
     shape_to_bytes,
 )
@@ -114,6 +115,14 @@ class AggregationClient:
             connection = self._connection
         if connection is not None:
             self._send(connection, Frame(Kind.PUSH, key.number, round=key.round))
+
+    def gone(self, rank: int) -> None:
+        """Tell all Aggregators that nobody is to wait for this rank any more."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None:
+            with self._sending, contextlib.suppress(OSError):
+                frames.send(connection, Frame(Kind.DROP), (mask_of([rank], self.plan.size),))
 
     def check(self) -> None:
         """Raise SumsFailed if sums cannot go on."""

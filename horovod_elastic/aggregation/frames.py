@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
     FETCH = 9
     """Down: send the RESULT of this part and round, which this Aggregator has lost."""
     DROP = 10
-    """Up from the agent, with ranks: they are gone, and nobody waits for what they have not pushed."""
+    """Up, with a mask of ranks: they are gone, and nobody waits for what they have not pushed."""
     BYE = 11
     """Up: this end leaves in order."""
     FAILED = 12

@@ -204,6 +204,8 @@ class Session:
             elif frame.kind is Kind.REGISTER:
                 shape = shape_from_bytes(frames.receive_text(connection, frame))
                 self._register(frame.key, shape, rank, fds, worker)
+            elif frame.kind is Kind.DROP:
+                self.drop(ranks_in(frames.receive_text(connection, frame)))
             elif frame.kind is Kind.BYE:
                 return True
             else:

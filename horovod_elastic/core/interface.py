@@ -68,6 +68,10 @@ class Core(Protocol):
     def waited_s(self) -> float:
         """Seconds that this process has waited in collectives, in all."""
 
+    @property
+    def outlives(self) -> bool:
+        """Whether the present communicator goes on if a rank dies that is not rank 0."""
+
     def prepare(self, place: RankPlacement) -> None:
         """Build the communicator of `place.generation` beside the present one; blocks until all members did.
 

@@ -166,4 +166,5 @@ def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
         layout=said.layout,
         fixed_why=said.fixed_why,
         told_first=said.told_first,
+        outlives=said.outlives,
     )

@@ -434,6 +434,7 @@ class Session:
                 told_first=self.told_first,
                 epoch=self.epoch,
                 batches=self.batches,
+                outlives=self.core is not None and self.core.outlives,
             )
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))

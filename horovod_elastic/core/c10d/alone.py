@@ -38,6 +38,9 @@ class Alone:
         """See Channel.leave."""
         self._listener.all_left()
 
+    def outlive(self) -> None:
+        """See Channel.outlive. There is no other rank."""
+
     def hang_up(self, why: str) -> None:
         """See Channel.hang_up. There is no other rank to tell."""
 

@@ -29,6 +29,9 @@ class Listener(Protocol):
     def all_left(self) -> None:
         """Every rank has said that it leaves."""
 
+    def gone(self, rank: int) -> None:
+        """A rank is gone, and the others go on without it. Only rank 0 hears of it."""
+
     def broken(self, why: str) -> None:
         """A rank is gone, or has hung up. No further call follows."""
 
@@ -50,6 +53,9 @@ class Channel(Protocol):
 
     def leave(self) -> None:
         """Say that this rank has nothing outstanding and will request nothing more."""
+
+    def outlive(self) -> None:
+        """From now on, go on without ranks that are gone, unless it is rank 0. Only rank 0 can do so."""
 
     def hang_up(self, why: str) -> None:
         """Tell all ranks that the communicator is broken, and why."""

@@ -24,7 +24,7 @@ from horovod_elastic.core.c10d import torchs_own
 from horovod_elastic.core.c10d.groups import Groups
 from horovod_elastic.core.c10d.packing import Packing, Packings, Shapes, parts, scale
 from horovod_elastic.core.c10d.requests import GLOBAL_SET, Operation, Reduction, Request, Response
-from horovod_elastic.core.c10d.sums import Sums
+from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sums
 from horovod_elastic.core.c10d.work import Work
 
 EXCHANGE_TAG = 1
@@ -177,6 +177,9 @@ class Collectives:
         work = task.work
         tensors = zip(work.inputs, work.outputs, task.response.first_dimensions, strict=True)
         for tensor, output, dimensions in tensors:
+            if self._sums is not None and _is_small(task, tensor, sum(dimensions)):
+                _gather_as_sum(self._sums, task, tensor, output, dimensions)
+                continue
             output.resize_(sum(dimensions), *tensor.shape[1:])
             pending += _exchange(task, [_bytes(tensor)] * len(dimensions), _in_rows(output, dimensions))
         for transfer in pending:
@@ -199,7 +202,13 @@ class Collectives:
         output = _plain(task.work.outputs[0])
         if task.place == root:
             _copy(output, task.work.inputs[0])
-        if task.group is not None and output.numel():
+        if self._sums is not None and _is_small(task, output, len(output) if output.dim() else 1):
+            whole = self._sums.share(output.nbytes, 0, _bytes(output) if task.place == root else None)
+            data, ranks = whole.result()
+            if root not in ranks:
+                raise RuntimeError(f"rank {root} has died before it could broadcast")
+            _copy(_bytes(output), data)
+        elif task.group is not None and output.numel():
             options = dist.BroadcastOptions()
             options.rootRank = root
             options.rootTensor = 0
@@ -271,6 +280,26 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` to `target`, unless both share their memory. Converts to the target's type."""
     if target.data_ptr() != source.data_ptr():
         torchs_own.copy_each(parts([target]), parts([source]))
+
+
+def _is_small(task: _Task, like: torch.Tensor, rows: int) -> bool:
+    """Whether so many rows like those of this tensor are exchanged as a sum."""
+    of_all = task.response.requests[0].process_set == GLOBAL_SET and task.group is not None
+    size = rows * math.prod(like.shape[1:]) * like.dtype.itemsize
+    return of_all and task.device == _MEMORY and 0 < size <= MOST_SHARED_BYTES
+
+
+def _gather_as_sum(
+    sums: Sums, task: _Task, tensor: torch.Tensor, output: torch.Tensor, dimensions: Sequence[int]
+) -> None:
+    """Gather the rows of all ranks that took part; a rank that has died has none."""
+    row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    sharing = sums.share(sum(dimensions) * row, sum(dimensions[: task.place]) * row, _bytes(tensor))
+    data, ranks = sharing.result()
+    rows = data.split([count * row for count in dimensions])
+    there = [each for rank, each in enumerate(rows) if rank in ranks]
+    output.resize_(sum(count for rank, count in enumerate(dimensions) if rank in ranks), *tensor.shape[1:])
+    _copy(_bytes(output), torch.cat(there))
 
 
 def _is_global_sum(task: _Task) -> bool:

@@ -179,6 +179,8 @@ class Communicator:
                 client = None
         with self._lock:
             self._client = client
+        if self.outlives:
+            self._channel.outlive()
         self._collectives = Collectives(groups, rank, self.sums(1))
 
     def _sums_failed(self, why: str) -> None:
@@ -255,6 +257,11 @@ class Communicator:
         """Sums of all ranks by Aggregators; None if this generation uses its all-reduce (see Sums)."""
         return None if self._client is None else Sums(self._client, at_once)
 
+    @property
+    def outlives(self) -> bool:
+        """Whether the others go on if a rank dies that is not rank 0."""
+        return self._client is not None
+
     def address(self) -> str:
         """This machine's address towards the members. Raises RuntimeError before `build`."""
         if self._channel is None:
@@ -308,6 +315,11 @@ class Communicator:
             self._carry_out(heard)
         else:
             self._decided.put(heard)
+
+    def gone(self, rank: int) -> None:
+        """See Listener.gone."""
+        if self._client is not None:
+            self._client.gone(rank)
 
     def all_left(self) -> None:
         """See Listener.all_left."""

@@ -84,6 +84,7 @@ class Hub:
         self._ranks: dict[int, _Far] = {}
         self._interned = Interned()
         self._left = False
+        self._outlives = False
         self._over = False
         self._last_word_s = self._next_beat_s = time.monotonic()
         self._stalls = _Stalls()
@@ -119,6 +120,11 @@ class Hub:
             self._leaves(0)
             if not self._over:
                 self._tell(self._negotiation.decide())
+
+    def outlive(self) -> None:
+        """See Channel.outlive."""
+        with self._lock:
+            self._outlives = True
 
     def hang_up(self, why: str) -> None:
         """See Channel.hang_up."""
@@ -193,7 +199,8 @@ class Hub:
         if self._over:
             return
         for decision in decisions:
-            if asking := [rank for rank in decision.members if rank not in decision.joined]:
+            not_asking = decision.joined | decision.gone
+            if asking := [rank for rank in decision.members if rank not in not_asking]:
                 self._tell_one(asking, as_heard(decision, asking[0]))
             if decision.joined:
                 joined = sorted(decision.joined)
@@ -332,7 +339,17 @@ class Hub:
         del self._far[descriptor]
         sockets.close(far.connection)
         if far.rank >= 0 and not far.left:
-            self._break(why)
+            if self._outlives and why and not self._over:
+                self._go_on_without(far)
+            else:
+                self._break(why)
+
+    def _go_on_without(self, far: _Far) -> None:
+        far.left = True
+        self._negotiation.goes_on_without(far.rank)
+        self._listener.gone(far.rank)
+        if self._left and all(each.left for each in self._ranks.values()):
+            self._leaves(0)
 
     def _beat(self) -> None:
         now = time.monotonic()

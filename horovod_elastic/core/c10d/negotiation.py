@@ -45,6 +45,8 @@ class Decision:
     """The requests in the order in which they are fused. The shapes are those at one rank that asked."""
     joined: frozenset[int] = frozenset()
     """The members that made no request because they have joined."""
+    gone: frozenset[int] = frozenset()
+    """The members that are gone. Nothing can be told to them."""
     first_dimensions: tuple[tuple[int, ...], ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
     result: int = -1
@@ -110,6 +112,8 @@ class Negotiation:
         self._joined: dict[int, None] = {}
         """The ranks that have joined, in the order in which they joined, as an ordered set."""
         self._left: set[int] = set()
+        self._gone: set[int] = set()
+        """The ranks that are gone, in a generation that goes on without them."""
 
     # --- heard ----------------------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class Negotiation:
         if request.operation is Operation.JOIN:
             self._joined[rank] = None
             self._looked_at.update(dict.fromkeys(self._asked))
-        elif self._joined or self._left or len(asked.requests) == len(members):
+        elif self._joined or self._left or self._gone or len(asked.requests) == len(members):
             self._looked_at[key] = None
 
     def waits(self, rank: int) -> None:
@@ -152,6 +156,21 @@ class Negotiation:
     def leaves(self, rank: int) -> None:
         """Note that the rank requests nothing any more. Operations that need it will not be done."""
         self._left.add(rank)
+        self.waits(rank)
+        self._looked_at.update(dict.fromkeys(self._asked))
+
+    def goes_on_without(self, rank: int) -> None:
+        """Note that the rank is gone. Operations are done without it, as far as they can be."""
+        self._gone.add(rank)
+        self._left.discard(rank)
+        self._joined.pop(rank, None)
+        for asked in self._asked.values():
+            if asked.company is None:
+                for of_ranks in (asked.requests, asked.order, asked.stretch):
+                    of_ranks.pop(rank, None)
+        for key in [key for key, asked in self._asked.items() if not asked.requests]:
+            self._partly.get(key[0], {}).pop(key, None)
+            del self._asked[key]
         self.waits(rank)
         self._looked_at.update(dict.fromkeys(self._asked))
 
@@ -178,9 +197,13 @@ class Negotiation:
     def everybody_waits(self) -> bool:
         """Whether requests are outstanding and every rank has left, has joined or is blocked by one."""
         return bool(self._asked) and all(
-            rank in self._left or rank in self._joined or self._has_waited_for(rank)
+            rank in self._left or rank in self._gone or rank in self._joined or self._has_waited_for(rank)
             for rank in range(len(self._waits_for))
         )
+
+    def _makes_none(self, rank: int) -> bool:
+        """Whether the rank makes no requests, because it has joined or is gone."""
+        return rank in self._joined or rank in self._gone
 
     def _has_waited_for(self, rank: int) -> _Asked | None:
         """The outstanding request that blocks that rank; None if there is none.
@@ -223,7 +246,7 @@ class Negotiation:
 
     def _missing(self, asked: _Asked) -> tuple[int, ...]:
         members = self.process_sets[asked.key[0]]
-        if len(asked.requests) == len(members):
+        if len(asked.requests) == len(members):  # nearly always
             return ()
         return tuple(rank for rank in members if rank not in asked.requests)
 
@@ -234,13 +257,17 @@ class Negotiation:
         if gone := [rank for rank in missing if rank in self._left]:
             why = f"{ranks_text(gone)} ended without asking for {asked.key[1]}."
             return [self._refuse(asked, why, ended=True)]
-        if any(rank not in self._joined for rank in missing):
+        if any(rank not in self._joined and rank not in self._gone for rank in missing):
             return []
         if why := disagreement(asked.requests):
             return [self._refuse(asked, why)]
-        if missing and asked.first.operation is not Operation.ALLREDUCE:
-            why = f"{asked.key[1]} cannot be done: {ranks_text(missing)} joined, can only all-reduce."
+        joined = tuple(rank for rank in missing if rank in self._joined)
+        if joined and asked.first.operation is not Operation.ALLREDUCE:
+            why = f"{asked.key[1]} cannot be done: {ranks_text(joined)} joined, can only all-reduce."
             return [self._refuse(asked, why)]
+        if missing and not _can_do_without(asked.first, missing):
+            why = f"{asked.key[1]} cannot be done: {ranks_text(missing)} ended."
+            return [self._refuse(asked, why, ended=True)]
         if self._partly.get(asked.key[0], {}).pop(asked.key, None):
             self._is_whole(asked)
             return []
@@ -259,14 +286,15 @@ class Negotiation:
         dimensions: tuple[tuple[int, ...], ...] = ()
         splits: tuple[tuple[int, ...], ...] = ()
         if first.operation is Operation.ALLGATHER:
-            each = [batch[0].requests[rank].shapes for rank in members]
-            dimensions = tuple(tuple(map(_first_dimension, shapes)) for shapes in zip(*each, strict=True))
+            each = [_rows_of(batch[0].requests.get(rank), first) for rank in members]
+            dimensions = tuple(zip(*each, strict=True))
         elif first.operation is Operation.ALLTOALL:
             splits = tuple(batch[0].requests[rank].splits for rank in members)
         return Decision(
             members=members,
             requests=tuple(asked.first for asked in batch),
-            joined=frozenset(missing),
+            joined=frozenset(missing) - self._gone,
+            gone=frozenset(self._gone.intersection(members)),
             first_dimensions=dimensions,
             splits=splits,
             result=self._result(first),
@@ -374,13 +402,28 @@ class Negotiation:
         """Whether the all-reduce would belong to that company if all missing members requested it now."""
         members = zip(self.process_sets[process_set], company.stretches, strict=True)
         return all(
-            stretch == asked.stretch.get(rank, None if rank in self._joined else self._stretch[rank])
+            stretch == asked.stretch.get(rank, None if self._makes_none(rank) else self._stretch[rank])
             for rank, stretch in members
         )
 
 
 def _first_dimension(shape: tuple[int, ...]) -> int:
     return shape[0] if shape else 1
+
+
+def _rows_of(request: Request | None, first: Request) -> tuple[int, ...]:
+    """The rows of each tensor of an all-gather at one rank; none at a rank that is gone."""
+    return (0,) * len(first.shapes) if request is None else tuple(map(_first_dimension, request.shapes))
+
+
+def _can_do_without(request: Request, missing: tuple[int, ...]) -> bool:
+    """Whether ranks that are gone can be left out of the operation."""
+    if request.process_set != GLOBAL_SET:
+        return False
+    done = (Operation.ALLREDUCE, Operation.ALLGATHER, Operation.BARRIER, Operation.JOIN)
+    return request.operation in done or (
+        request.operation is Operation.BROADCAST and request.root not in missing
+    )
 
 
 def _kind(request: Request) -> object:

@@ -47,6 +47,9 @@ class Spoke:
         """See Channel.leave."""
         self._say(pb.FromRank(leaves=True))
 
+    def outlive(self) -> None:
+        """See Channel.outlive: rank 0 does it."""
+
     def hang_up(self, why: str) -> None:
         """See Channel.hang_up."""
         self._say(pb.FromRank(hangs_up=why))

@@ -3,6 +3,9 @@
 Packed inputs are written straight into the memory that this worker shares with its node's Aggregator, and
 results are read from there: nothing is copied more often than for an all-reduce. If a rank is gone, an
 average is that of the ranks that contributed.
+
+A few bytes of some ranks reach all others as a sum, too: of whole numbers, to which the others add zeros. So
+such an exchange also goes on without a rank that dies.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from horovod_elastic.core.c10d.packing import Packing, Shapes, parts, scale
 
 MOST_KEYS = 512
 """Limit of a generation's keys. For further combinations of shapes, a script uses its all-reduce."""
+MOST_SHARED_BYTES = 1 << 20
+"""Limit of what is shared as a sum. Beyond it, a broadcast or an all-gather costs much less."""
 _LOOK_S = 0.5
 
 
@@ -40,7 +45,7 @@ class Sums:
 
     def can(self, shapes: Shapes, dtype: torch.dtype) -> bool:
         """Whether tensors of these shapes are summed here. All ranks get the same answer."""
-        if not dtype.is_floating_point or not carries(_name(dtype)) or not sum(map(math.prod, shapes)):
+        if not carries(_name(dtype)) or not sum(map(math.prod, shapes)):
             return False
         return (shapes, dtype) in self._slots or len(self._slots) * self._at_once < MOST_KEYS
 
@@ -62,6 +67,16 @@ class Sums:
         self._client.begin(slot.key, summing.ends)
         return summing
 
+    def share(self, size: int, offset: int, data: torch.Tensor | None) -> Sharing:
+        """Begin to share `size` bytes with all ranks. Raises SumsFailed.
+
+        `data`: the bytes that this rank has, which belong at `offset`; None if it has none of them.
+        """
+        whole = torch.zeros(-(-size // 4), dtype=torch.int32)
+        if data is not None:
+            whole.view(torch.uint8)[offset : offset + data.numel()] = data
+        return Sharing(self.begin((tuple(whole.shape),), whole.dtype, [whole]), whole, size)
+
     def _next_slot(self, shapes: Shapes, dtype: torch.dtype) -> _Slot:
         """The slot whose turn it is, once its last sum was taken. Only one thread begins sums."""
         slots = self._slots.setdefault((shapes, dtype), [])
@@ -77,13 +92,20 @@ class Sums:
             slot.is_busy = True
         return slot
 
+    def contributors(self, slot: _Slot) -> frozenset[int]:
+        """The ranks that contributed to all parts of a sum that is there."""
+        client = self._client
+        if not client.missing(slot.key):
+            return frozenset(range(client.plan.size))
+        return frozenset.intersection(*client.contributors(slot.key))
+
     def take(
         self, slot: _Slot, outputs: Sequence[torch.Tensor | None], factor: float, *, average: bool
     ) -> None:
         """Copy a sum that is there into these tensors, times `factor`."""
         slot.result.copy_to(outputs)
-        if average and self._client.missing(slot.key):
-            factor *= self._client.plan.size / min(map(len, self._client.contributors(slot.key)))
+        if average:
+            factor *= self._client.plan.size / len(self.contributors(slot))
         if given := parts([output for output in outputs if output is not None]):
             scale(given, factor)
         with self._changed:
@@ -142,9 +164,33 @@ class Summing:
         """Whether the sum is there or has failed."""
         return self._over.is_set()
 
+    def contributors(self) -> frozenset[int]:
+        """The ranks that contributed to all parts of the sum, which is there and was not taken yet."""
+        return self._sums.contributors(self._slot)
+
     def take(self, outputs: Sequence[torch.Tensor | None], factor: float = 1.0, *, average: bool) -> None:
         """Copy the sum into these tensors, times `factor`, once. `average`: more, if ranks are missing."""
         self._sums.take(self._slot, outputs, factor, average=average)
+
+
+class Sharing:
+    """An exchange of bytes under way."""
+
+    def __init__(self, summing: Summing, whole: torch.Tensor, size: int) -> None:
+        self._summing = summing
+        self._whole = whole
+        self._size = size
+
+    def then(self, call: Callable[[], None]) -> None:
+        """See Summing.then."""
+        self._summing.then(call)
+
+    def result(self) -> tuple[torch.Tensor, frozenset[int]]:
+        """Wait for the bytes of all ranks; return them with the ranks that took part. Raises SumsFailed."""
+        self._summing.wait()
+        ranks = self._summing.contributors()
+        self._summing.take([self._whole], average=False)
+        return self._whole.view(torch.uint8)[: self._size], ranks
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -64,6 +64,12 @@ class TorchCore:
         present = self._present
         return self._waited_before_s + (0.0 if present is None else present.waited_s)
 
+    @property
+    def outlives(self) -> bool:
+        """See Core.outlives."""
+        present = self._present
+        return present is not None and present.outlives
+
     # --- building -------------------------------------------------------------------------------------------
 
     def prepare(self, place: RankPlacement) -> None:

@@ -106,6 +106,11 @@ class HorovodCore:
 
     # --- building -----------------------------------------------------------------------------------------
 
+    @property
+    def outlives(self) -> bool:
+        """See Core.outlives."""
+        return False
+
     def prepare(self, place: RankPlacement) -> None:
         """See Core.prepare."""
         build = self._begin(place)

@@ -39,6 +39,8 @@ class JobState:
         self._activity = Machine(ACTIVITY, Activity.ACTIVE)
         self.generation = 0
         """The number of the present generation; 0: none yet."""
+        self.incomplete = False
+        """Whether the present generation goes on without a member that has died."""
         self.broken_at = 0.0
         """Time when the present generation broke."""
         self._suspended_at = 0.0
@@ -98,6 +100,7 @@ class JobState:
         """Note that `generation` begins: its members are told to switch."""
         self._generation.happens(GenerationEvent.FORMED)
         self.generation, self.commits, self.failure = generation, commits, None
+        self.incomplete = False
 
     def found(self, generation: int) -> None:
         """Note the generation that a new leader finds; 0: none yet."""
@@ -122,6 +125,10 @@ class JobState:
         if news:
             self.broken_at = now
         return news
+
+    def loses_member(self) -> None:
+        """Note that the present generation goes on without a member, until the next one."""
+        self.incomplete, self.failure = True, None
 
     # --- the script ------------------------------------------------------------------------------------
 

@@ -329,7 +329,7 @@ class Membership:
                 worker.life.happens(WorkerEvent.TRAINS)
         if not worker.member:
             return
-        worker.commits = status.commits
+        worker.commits, worker.outlives = status.commits, status.outlives
         if status.generation == self.generation:
             if worker.entered != self.generation:
                 worker.entered = self.generation

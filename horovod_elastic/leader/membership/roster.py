@@ -49,6 +49,7 @@ class WorkerStatus:
     layout: str = ""
     fixed_why: str = ""
     told_first: bool = False
+    outlives: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class Worker:
     """Whether the worker was waiting when called. It is alone in the new generation until others come."""
     told_first: bool = False
     """Whether the worker's script was told rank 0 and does what only rank 0 does."""
+    outlives: bool = False
+    """Whether the worker goes on in its generation if another one dies that is not rank 0."""
     layout: str = ""
     """What must be the same on all workers that train together, after the place in the script where it is so,
     and a space. "" if the worker has told nothing."""

@@ -139,7 +139,7 @@ class Staff:
 
     def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         """Handle the end of a worker: the script ends, its generation breaks, or the worker is replaced."""
-        was, member = worker.state, worker.member
+        was, member, rank = worker.state, worker.member, worker.rank
         worker.is_gone()
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
         agent = self._roster.agent_of(worker)
@@ -157,7 +157,7 @@ class Staff:
         if matters and not in_order and not self._was_taken(agent, exit_code):
             self._job.note_failure(exit_code or 1)
         if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
-            commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
+            commands += self._lose_member(worker, rank, now)
         lost = self._job.minimum > 0 and (bool(agent.leaving) or exit_code in {*KILLED, *BYSTANDERS})
         if lost and member and not self._job.scalable:
             commands += self._kill_the_rest(worker, now)
@@ -167,6 +167,25 @@ class Staff:
         if not worker.newcomer and not worker.in_loop and not excused:
             self._doom(now)
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
+
+    def _lose_member(self, worker: Worker, rank: int, now: float) -> list[Command]:
+        """Break the generation that has lost this worker, of that rank, unless the others train on."""
+        if self._is_outlived(rank):
+            self._job.loses_member()
+            return []
+        return self._changes.break_off(f"worker {worker.worker_id} is gone", now)
+
+    def _is_outlived(self, rank: int) -> bool:
+        """Whether the others train on without the worker that had this rank, until the next generation."""
+        members, job = self._roster.members(), self._job
+        if rank == 0 or not members or self._virtual is not None or self._roster.unit > 1:
+            return False
+        if job.broken or job.finishing or job.doomed or not job.scalable:
+            return False
+        return all(
+            each.state is WorkerState.TRAINING and each.entered == job.generation and each.outlives
+            for each in members
+        )
 
     def _kill_unit_of(self, worker: Worker) -> list[Command]:
         """Kill the other workers of a unit that has lost this worker. They can do nothing without it."""

@@ -9,6 +9,7 @@ exception goes through a script, which could not go on after it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ import torch.distributed as dist
 
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
-from horovod_elastic.core.c10d.sums import Sums
+from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sharing, Summing, Sums
 from horovod_elastic.worker.ddp import fixed_tree, torchs_own
-from horovod_elastic.worker.ddp.works import Done, Guarded, Reducing, Summed
+from horovod_elastic.worker.ddp.works import ByAggregators, Done, Guarded, Reducing
 
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.units import Unit
@@ -44,6 +45,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._sums: Sums | None = None
+        self._contributed: frozenset[int] | None = None
+        """The ranks in averages of gradients since the last step; None: there was no average."""
         self._on_gpus = False
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
@@ -356,12 +359,47 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self.adds_in_order and fixed_tree.adds_up(name, tensors, given[1:]):
             fixed_tree.add_up(self._inside, tensors, given[1:])
             return Done(list(tensors))
-        if self._sums is not None and name == "allreduce" and _is_sum(tensors, given[1:]):
-            shapes = tuple(tuple(each.shape) for each in tensors)
-            if self._sums.can(shapes, tensors[0].dtype):
-                summing = self._sums.begin(shapes, tensors[0].dtype, tensors)
-                return Summed(summing, list(tensors), average=torchs_own.in_backward())
+        if self._sums is not None and (begun := self._begin_sum(self._sums, name, tensors, given)):
+            return begun
         return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+
+    def _begin_sum(self, sums: Sums, name: str, tensors: Sequence[torch.Tensor], given: Sequence[Any]) -> Any:
+        """Begin a collective that Aggregators can make; None if they cannot. Raises RuntimeError."""
+        if not tensors or any(each.device.type != "cpu" for each in tensors):
+            return None
+        if name == "allreduce" and _is_sum(given[1:]):
+            shapes = tuple(tuple(each.shape) for each in tensors)
+            if sums.can(shapes, tensors[0].dtype):
+                summing = sums.begin(shapes, tensors[0].dtype, tensors)
+                take = functools.partial(
+                    self._take_sum, summing, list(tensors), average=torchs_own.in_backward()
+                )
+                return ByAggregators(summing, list(tensors), take)
+        if name == "broadcast" and 0 < tensors[0].nbytes <= MOST_SHARED_BYTES:
+            root, data = given[1].rootRank, tensors[0].view(-1).view(torch.uint8)
+            sharing = sums.share(data.numel(), 0, data if root == self._communicator_rank() else None)
+            return ByAggregators(sharing, list(tensors), functools.partial(_take_shared, sharing, root, data))
+        return None
+
+    def _communicator_rank(self) -> int:
+        assert self._communicator is not None
+        return self._communicator.place.rank
+
+    def _take_sum(self, summing: Summing, tensors: list[torch.Tensor], *, average: bool) -> None:
+        summing.wait()
+        if average:
+            ranks = summing.contributors()
+            with self._lock:
+                self._contributed = ranks if self._contributed is None else self._contributed | ranks
+        summing.take(tensors, average=average)
+
+    def take_missing(self) -> frozenset[int]:
+        """The ranks that are in none of the averages of gradients since the last call: they have died."""
+        with self._lock:
+            contributed, self._contributed = self._contributed, None
+        if contributed is None or self._communicator is None:
+            return frozenset()
+        return frozenset(range(self._communicator.place.size)) - contributed
 
     def _carry(
         self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any
@@ -410,10 +448,17 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             tensor.zero_()
 
 
-def _is_sum(tensors: Sequence[torch.Tensor], options: Sequence[Any]) -> bool:
-    """Whether an all-reduce with these options is a plain sum of tensors in memory."""
+def _is_sum(options: Sequence[Any]) -> bool:
+    """Whether an all-reduce with these options is a plain sum."""
     operation = getattr(options[0], "reduceOp", options[0]) if options else dist.ReduceOp.SUM
-    return operation == dist.ReduceOp.SUM and all(each.device.type == "cpu" for each in tensors)
+    return bool(operation == dist.ReduceOp.SUM)
+
+
+def _take_shared(sharing: Sharing, root: int, into: torch.Tensor) -> None:
+    data, ranks = sharing.result()
+    if root not in ranks:
+        raise RuntimeError(f"rank {root} has died before it could broadcast")
+    into.copy_(data)
 
 
 def _keep_own() -> None:

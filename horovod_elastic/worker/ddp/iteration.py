@@ -47,6 +47,10 @@ class Iteration:
         self._loop = loop
         self._deal: Deal | None = None
         self._order: list[int] = []
+        self._is_longer = False
+        """Whether samples were put at the end of the order because they were dealt in vain."""
+        self._since_step: list[tuple[int, int | None]] = []
+        """Of each batch since the last step: where it began, and how many the script would still ask for."""
         self._source: Source | None = None
         self._reads: list[Any] = []
         """The declared objects that the batches come from."""
@@ -159,6 +163,7 @@ class Iteration:
             raise
         self.given += 1
         if self._deal is not None:
+            self._since_step.append((self._reached, self._most(1)))
             share = self._deal.share(self._reached, self._rank(), self._workers(), self._most(1))
             trains_on = len(share.places) if self.known.history.trains else 0
             self._loop.group.weigh(share.weight, self.known.alike, trains_on)
@@ -180,18 +185,37 @@ class Iteration:
         base = self._loop.base // self.known.alike
         return max(0, self._deal.steps(self._from, base) - self.given + given_now)
 
-    def counts(self) -> bool:
-        """Note that the batches so far have been used by a step that counts.
+    def counts(self, missing: frozenset[int] = frozenset()) -> bool:
+        """Note that a step that counts has used the batches so far, without those of the ranks `missing`.
 
         Returns whether it is the first such step of the iteration.
         """
         is_first = not self._at_steps
         self.start = self._reached
+        since, self._since_step = self._since_step, []
+        if missing:
+            self._deal_again(since, missing)
         if self._reads:
             self._read = copies_of(self._reads)
         if len(self._at_steps) < 3 and self.given not in self._at_steps:
             self._at_steps.append(self.given)
         return is_first
+
+    def _deal_again(self, steps: list[tuple[int, int | None]], missing: frozenset[int]) -> None:
+        """Put the samples of ranks that have died at the end of the epoch. `steps`: where they were dealt."""
+        deal = self._deal
+        if deal is None or self.known.alike > 1:
+            return
+        shares = [
+            deal.share(start, rank, self._workers(), most)
+            for start, most in steps
+            for rank in sorted(missing)
+        ]
+        lost = [place for share in shares for place in share.places if place < deal.samples]
+        self._order = self._order[: deal.samples] + [self._order[place] for place in lost]
+        self._is_longer = True
+        self._has_order()
+        self._inner = None
 
     def is_ahead(self) -> bool:
         """Whether the script has a later batch already when it takes a step, as with a prefetcher of its own.
@@ -204,7 +228,7 @@ class Iteration:
     def go_on_at(self, given: int, start: int) -> None:
         """Go on as others do: after so many batches and so many used samples, dealt out anew."""
         is_there = self._loop.group.adds_in_order and (given, start) == (self.given, self._reached)
-        self.given, self.start, self._reached = given, start, start
+        self.given, self.start, self._reached, self._since_step = given, start, start, []
         self._is_even()
         for each, state in zip(self._reads, self._read, strict=True):
             each.load_state_dict(copy.deepcopy(state))
@@ -246,7 +270,8 @@ class Iteration:
             return self._read
         if self._source is None or self._source.sampler is None:
             return None
-        order = torch.tensor(self._order if self._source.draws else [], dtype=torch.int64)
+        tells = self._source.draws or self._is_longer
+        order = torch.tensor(self._order if tells else [], dtype=torch.int64)
         return order, self._source.sampler.own()
 
     def hear_order(self, told: Any) -> None:
@@ -257,12 +282,14 @@ class Iteration:
         if told is None or self._source is None or self._source.sampler is None:
             return
         self._source.sampler.take_over(told[1])
-        self._order = told[0].tolist() if self._source.draws else self._source.order()
+        self._is_longer = not self._source.draws and len(told[0]) > 0
+        self._order = told[0].tolist() if self._source.draws or self._is_longer else self._source.order()
         self._has_order()
 
     def _has_order(self) -> None:
         """Deal out the present order, where a sampler of the script's own decides how long it is."""
-        if self._deal is not None and self._source is not None and self._source.counts_order:
+        counts = self._is_longer or (self._source is not None and self._source.counts_order)
+        if self._deal is not None and counts:
             self._deal = replace(self._deal, samples=len(self._order))
 
     def _is_even(self) -> None:

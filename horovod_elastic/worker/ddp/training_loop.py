@@ -318,8 +318,9 @@ class TrainingLoop:
 
     def _has_stepped(self) -> None:
         self._stepped = True
+        missing = self.group.take_missing()
         if self._last is not None:
-            is_first = self._last.counts()
+            is_first = self._last.counts(missing)
             if is_first and (obstacle := self._last.obstacle()):
                 self.keep_size(obstacle)
         if self._stage is not Stage.WARMING:

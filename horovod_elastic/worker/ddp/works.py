@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from horovod_elastic.core.c10d.sums import Summing
+from horovod_elastic.core.c10d.sums import Sharing, Summing
 
 
 class Done(dist.Work):  # type: ignore[misc]
@@ -42,24 +42,24 @@ class Done(dist.Work):  # type: ignore[misc]
         return future
 
 
-class Summed(dist.Work):  # type: ignore[misc]
-    """A sum that Aggregators make. `average`: of shares of an average, as DistributedDataParallel's."""
+class ByAggregators(dist.Work):  # type: ignore[misc]
+    """A collective that Aggregators make. `take`: puts the result into the tensors, once it is there."""
 
-    def __init__(self, summing: Summing, tensors: list[torch.Tensor], *, average: bool) -> None:
+    def __init__(
+        self, begun: Summing | Sharing, tensors: list[torch.Tensor], take: Callable[[], None]
+    ) -> None:
         super().__init__()
-        self._summing = summing
         self._tensors = tensors
-        self._average = average
+        self._take_result = take
         self._taken = threading.Event()
         self._error: RuntimeError | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        summing.then(self._take)
+        begun.then(self._take)
 
     def _take(self) -> None:
         try:
-            self._summing.wait()
             with torch.no_grad():
-                self._summing.take(self._tensors, average=self._average)
+                self._take_result()
         except RuntimeError as error:
             self._error = error
             self._taken.set()
