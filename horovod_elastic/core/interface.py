@@ -72,6 +72,12 @@ class Core(Protocol):
     def outlives(self) -> bool:
         """Whether the present communicator goes on if a rank dies that is not rank 0."""
 
+    def absent(self) -> frozenset[int]:
+        """The ranks of the present communicator that have died and are in no average of the last step.
+
+        A step's averages are those between two calls. Without any, those before count.
+        """
+
     def prepare(self, place: RankPlacement) -> None:
         """Build the communicator of `place.generation` beside the present one; blocks until all members did.
 

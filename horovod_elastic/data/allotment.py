@@ -141,8 +141,10 @@ class Allotment:
         self._committed_number = 0
         self._trained = RangeSet()
         """The samples that all ranks have trained on in this epoch since the last commit."""
-        self._drawn: deque[tuple[Ranges, Ranges]] = deque()
-        """Mini-batches drawn and not trained on, oldest first: the samples of all ranks, and of this one."""
+        self._drawn: deque[list[Ranges]] = deque()
+        """Mini-batches drawn and not trained on, oldest first: the samples of each rank."""
+        self._unsettled: list[list[Ranges]] = []
+        """Mini-batches that count as trained on, before it is known whether all ranks were there."""
 
     # --- openings ---
 
@@ -152,13 +154,14 @@ class Allotment:
         Samples that this rank has drawn and not trained on come first. `keep`: the most samples of a plan
         that this rank goes on with, the rest being for ranks that ask; None: all.
         """
-        mine = [each for _, own in self._drawn for each in own]
+        mine = [each for shares in self._drawn for each in shares[self._rank]]
         rest = self._held if self._plan is None else self._plan[self._rank]
         held = join([*mine, *rest])
         if keep is not None and self._plan is not None:
             held = _first(held, keep)
         self._held = deque(held)
         self._drawn.clear()
+        self._unsettled.clear()
         self._rank, self._size, self._paces = rank, size, (0,) * size
         self._close()
 
@@ -166,6 +169,7 @@ class Allotment:
         """Drop all samples that this rank holds. They concern no other rank (a newcomer's warm-up)."""
         self._held.clear()
         self._drawn.clear()
+        self._unsettled.clear()
         self._trained = RangeSet()
         self._close()
 
@@ -173,6 +177,7 @@ class Allotment:
         """Go to the beginning of `epoch`. Committed samples stay committed until the next commit."""
         self.epoch = epoch
         self._drawn.clear()
+        self._unsettled.clear()
         self._trained = RangeSet()
         self._held.clear()
         self._close()
@@ -340,7 +345,7 @@ class Allotment:
                 self._left.remove(piece)
         everything = tuple(piece for each in taken for piece in each)
         mine = taken[self._rank]
-        self._drawn.append((everything, mine))
+        self._drawn.append(list(taken))
         self._draw += 1
         weight = length(mine) * self._size / length(everything)
         return Batch(mine or (Range(everything[0].start, 1),), weight)
@@ -364,15 +369,30 @@ class Allotment:
     # --- what is trained, committed, synchronised ---
 
     def trained(self, batches: int = 1) -> None:
-        """Count the oldest `batches` drawn mini-batches as trained on. ValueError if there are fewer."""
+        """Count the oldest `batches` drawn mini-batches as trained on. ValueError if there are fewer.
+
+        `settle` says afterwards which ranks have not trained on them after all.
+        """
         if batches > len(self._drawn):
             raise ValueError(
                 f"'{self.whole.name}': {batches} more mini-batches recorded as trained than were handed out"
             )
         for _ in range(batches):
-            everything, _mine = self._drawn.popleft()
-            for piece in everything:
+            shares = self._drawn.popleft()
+            self._unsettled.append(shares)
+            for piece in itertools.chain.from_iterable(shares):
                 self._trained.add(piece)
+
+    def settle(self, absent: Iterable[int]) -> bool:
+        """Note that ranks have died before they trained on the mini-batches that were counted last.
+
+        Returns whether there are any: their samples are to be trained on again after the next `enter`.
+        """
+        unsettled, self._unsettled = self._unsettled, []
+        pieces = [piece for shares in unsettled for rank in absent for piece in shares[rank]]
+        for piece in pieces:
+            self._trained.remove(piece)
+        return bool(pieces)
 
     @property
     def untrained(self) -> int:
@@ -415,6 +435,7 @@ class Allotment:
         """Go back to the last commit. This rank may go on with the samples that it still holds."""
         self.epoch, self._number = self._committed_epoch, self._committed_number
         self._drawn.clear()
+        self._unsettled.clear()
         self._trained = RangeSet()
         self._left = None
 
@@ -431,6 +452,7 @@ class Allotment:
             raise ValueError(f"'{self.whole.name}': the ledger names samples twice or that do not exist")
         self.epoch, self._number = ledger.epoch, ledger.opening
         self._drawn.clear()
+        self._unsettled.clear()
         self._trained = RangeSet()
         self._left = None
         self._committed, self._committed_epoch = consumed, ledger.epoch

@@ -8,7 +8,7 @@ remembers its agreement on a tensor only as long as the tensor's shape stays.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,17 +16,21 @@ import torch
 from horovod_elastic.data.allotment import Record
 from horovod_elastic.ranges import Range
 
-_HEAD = 9
+_HEAD = 10
 """The number of numbers before the ranges."""
 _ROOM = 8
 """Ranges are padded to a multiple of this number of ranges."""
 
 
+Records = Mapping[int, Record]
+"""Records by rank. A rank that has died is missing, where the others go on without it."""
+
+
 class Gathering(Protocol):
     """An exchange that is under way."""
 
-    def finish(self) -> list[Record]:
-        """Wait for the records of all ranks. Raises HorovodInternalError when the generation breaks."""
+    def finish(self) -> Records:
+        """Wait for the records of all that live. Raises HorovodInternalError if the generation breaks."""
         ...
 
 
@@ -41,6 +45,10 @@ class Communicator(Protocol):
         """Begin to exchange records with all ranks. `name` tells datasets apart."""
         ...
 
+    def failure(self, why: str) -> Exception:
+        """The exception that takes all ranks back to their last commit."""
+        ...
+
 
 class Alone:
     """A single process, without Horovod, or before it has joined the others."""
@@ -51,7 +59,11 @@ class Alone:
 
     def begin(self, name: str, record: Record) -> Gathering:
         """Return the record alone: there is no other rank."""
-        return _Gathered([record])
+        return _Gathered(record)
+
+    def failure(self, why: str) -> Exception:
+        """There is no other rank, so this is a fault."""
+        return RuntimeError(why)
 
 
 class OverHorovod:
@@ -67,17 +79,23 @@ class OverHorovod:
     def begin(self, name: str, record: Record) -> Gathering:
         """Submit the allgather of the ranks' records."""
         if self._hvd.size() == 1:
-            return _Gathered([record])
-        numbers = torch.tensor(encode(record), dtype=torch.int64)
+            return _Gathered(record)
+        numbers = torch.tensor(encode(self._hvd.rank(), record), dtype=torch.int64)
         return _UnderWay(self._hvd, self._hvd.allgather_async(numbers, name=f"flexo.data.{name}"))
+
+    def failure(self, why: str) -> Exception:
+        """HorovodInternalError, for which hvd.elastic.run goes back to the last commit."""
+        from horovod.common.exceptions import HorovodInternalError
+
+        return HorovodInternalError(why)  # type: ignore[no-any-return]
 
 
 class _Gathered:
-    def __init__(self, records: list[Record]) -> None:
-        self._records = records
+    def __init__(self, record: Record) -> None:
+        self._record = record
 
-    def finish(self) -> list[Record]:
-        return self._records
+    def finish(self) -> Records:
+        return {0: self._record}
 
 
 class _UnderWay:
@@ -85,7 +103,7 @@ class _UnderWay:
         self._hvd = hvd
         self._handle = handle
 
-    def finish(self) -> list[Record]:
+    def finish(self) -> Records:
         return decode(self._hvd.synchronize(self._handle).tolist())
 
 
@@ -95,9 +113,10 @@ def present() -> Communicator:
     return OverHorovod(hvd) if hvd is not None and hvd.is_initialized() else Alone()
 
 
-def encode(record: Record) -> list[int]:
-    """The record as numbers: a head, then (start, length) of each range, then padding."""
+def encode(rank: int, record: Record) -> list[int]:
+    """A rank's record as numbers: a head, then (start, length) of each range, then padding."""
     numbers = [
+        rank,
         record.epoch,
         record.draw,
         record.left,
@@ -114,16 +133,18 @@ def encode(record: Record) -> list[int]:
     return numbers + [0] * (_HEAD + 2 * room - len(numbers))
 
 
-def decode(numbers: Sequence[int]) -> list[Record]:
-    """The records of all ranks, from their numbers one behind the other."""
-    records = []
+def decode(numbers: Sequence[int]) -> Records:
+    """The records by rank, from their numbers one behind the other."""
+    records = {}
     at = 0
     while at < len(numbers):
-        epoch, draw, left, opening, held_since, batch_size, pace, settled, count = numbers[at : at + _HEAD]
+        rank, epoch, draw, left, opening, held_since, batch_size, pace, settled, count = numbers[
+            at : at + _HEAD
+        ]
         at += _HEAD
         flat = numbers[at : at + 2 * count]
         held = tuple(Range(start, size) for start, size in zip(flat[::2], flat[1::2], strict=True))
         place = epoch, draw, left, opening, held_since
-        records.append(Record(*place, batch_size, pace, bool(settled), held))
+        records[rank] = Record(*place, batch_size, pace, bool(settled), held)
         at += 2 * max(1, -(-count // _ROOM)) * _ROOM
     return records

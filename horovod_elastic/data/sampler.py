@@ -73,7 +73,7 @@ class ElasticShardSampler(Elastic):
 
         Raises ValueError if there is none.
         """
-        self._share.allotment.trained()
+        self._share.trained()
         self._weights.popleft()
         self._recorded = True
 

@@ -40,6 +40,9 @@ class Session(Protocol):
         """The speed of this worker's GPU relative to other workers' GPUs; 0.0: all speeds count alike."""
         ...
 
+    def absent(self) -> frozenset[int]:
+        """The ranks that have died and have not trained in the last step."""
+
     def send(self, message: workers_pb2.FromWorker) -> None:
         """Send a message to the leader."""
         ...

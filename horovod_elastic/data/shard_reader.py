@@ -7,12 +7,12 @@ generator.py.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from horovod_elastic.data import communicator
-from horovod_elastic.data.allotment import Allotment, Batch, Ledger, Ranges, Record, Step, Whole
-from horovod_elastic.data.communicator import Alone, Communicator, Gathering
+from horovod_elastic.data.allotment import Allotment, Batch, Ledger, Ranges, Step, Whole
+from horovod_elastic.data.communicator import Alone, Communicator, Gathering, Records
 from horovod_elastic.data.shard_client import Session, ShardClient, find_session
 from horovod_elastic.data.sizes import pace_of
 from horovod_elastic.ranges import Range
@@ -62,9 +62,11 @@ class ShardReader:
         """(generation, rank, size, states taken over) of the present opening."""
         self._loads = 0
         self._rank = 0
+        self._members: tuple[int, ...] = (0,)
+        """The ranks that share the dataset. This one is at the place `_rank`."""
         self._warmed_alone = False
         self._gathering: Gathering | None = None
-        self._records: list[Record] | None = None
+        self._records: Records | None = None
         self._failure: Exception | None = None
 
     def draw(self) -> Batch | None:
@@ -85,6 +87,7 @@ class ShardReader:
         """Do the work of `draw` in pieces: the generator stops before everything that may block."""
         self._enter_if_changed()
         allotment = self.allotment
+        self._settle()
         if allotment.is_over:
             return None
         step: Batch | Step = Step.AGAIN
@@ -93,7 +96,10 @@ class ShardReader:
             yield from self._exchange()
             records, self._records = self._records, None
             assert records is not None
-            step = allotment.resolve(records)
+            if lost := [rank for rank in self._members if rank not in records]:
+                self._go_on_without(lost)
+                continue
+            step = allotment.resolve([records[rank] for rank in self._members])
             if allotment.opening is not before:
                 self._open_client()
         if isinstance(step, Step):
@@ -128,6 +134,7 @@ class ShardReader:
         The exchange that is finished here is about the next mini-batch. If it fails, the commit holds
         nevertheless, and the next draw fails.
         """
+        self._settle()
         self._finish_quietly()
         self.allotment.commit()
 
@@ -167,7 +174,37 @@ class ShardReader:
         self.allotment.whole = Whole(whole.name, whole.samples, state["partitions"], state["seed"])
         self._loads += 1
 
+    def trained(self) -> None:
+        """Count the oldest drawn mini-batch as trained on, now that it is."""
+        self.allotment.trained()
+        self._settle()
+
     # --- between the ranks ---
+
+    def _settle(self) -> None:
+        """Take back the samples of ranks that have died before they trained on them."""
+        session = self._find_session()
+        absent = frozenset() if session is None else session.absent()
+        lost = [rank for rank in self._members if rank in absent]
+        if lost and self.allotment.settle([self._members.index(rank) for rank in lost]):
+            self._finish_quietly()
+            self._records = None
+            self._go_on_without(lost)
+        else:
+            self.allotment.settle(())
+
+    def _go_on_without(self, lost: Sequence[int]) -> None:
+        """Deal out anew what is left, among the ranks that live. All of them do so at the same place.
+
+        Raises HorovodInternalError if mini-batches were handed out that count only when the script says so.
+        """
+        if not self._counts_itself:
+            raise self._communicator.failure(f"rank {lost[0]} is gone, which has drawn mini-batches ahead")
+        own = self._members[self._rank]
+        self._members = tuple(rank for rank in self._members if rank not in lost)
+        self._rank = self._members.index(own)
+        keep = None if self._client is None else self._low_water()
+        self.allotment.enter(self._rank, len(self._members), keep)
 
     def _enter_if_changed(self) -> None:
         session = self._find_session()
@@ -187,6 +224,7 @@ class ShardReader:
         self.allotment.enter(rank, size, keep)
         self._gathering, self._records, self._failure = None, None, None
         self._entered, self._rank, self._warmed_alone = entered, rank, warming
+        self._members = tuple(range(size))
 
     def _exchange(self) -> Waits:
         """Exchange records with all ranks, and leave the records of all ranks in `_records`."""

@@ -151,6 +151,10 @@ class Session:
         """The number of mini-batches committed by the state that this worker could restore."""
         return self._part.commits
 
+    def absent(self) -> frozenset[int]:
+        """The ranks that have died and have not trained in the last step (see Core.absent)."""
+        return frozenset() if self.core is None else self.core.absent()
+
     def send(self, message: pb.FromWorker) -> None:
         """Send a message to the leader."""
         self._outbox.put(message)

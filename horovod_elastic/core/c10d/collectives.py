@@ -37,6 +37,13 @@ _REDUCTIONS: Mapping[Reduction, Any] = {
     Reduction.MAX: dist.ReduceOp.MAX,
     Reduction.PRODUCT: dist.ReduceOp.PRODUCT,
 }
+_REDUCED_BY_TORCH: Mapping[Reduction, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    Reduction.AVERAGE: torch.sum,
+    Reduction.SUM: torch.sum,
+    Reduction.MIN: torch.amin,
+    Reduction.MAX: torch.amax,
+    Reduction.PRODUCT: torch.prod,
+}
 _REDUCED_AS = {torch.int16: torch.int32, torch.bool: torch.int32}
 """Types that Gloo or NCCL cannot reduce, or not in the type's own sense, with the type to use instead."""
 
@@ -138,9 +145,8 @@ class Collectives:
         dtype = _dtype(requests[0])
         if self._sums is not None and _is_global_sum(task) and self._sums.can(shapes, dtype):
             summing = self._sums.begin(shapes, dtype, task.inputs(), requests[0].prescale)
-            summing.wait()
             average = requests[0].reduction is Reduction.AVERAGE
-            summing.take(task.outputs(), _postscale(task), average=average)
+            summing.take(task.outputs(), _postscale(task), average=average, of_gradients=True)
             return
         work = task.works[0]
         if len(shapes) == 1 and dtype not in _REDUCED_AS and work is not None:
@@ -148,7 +154,7 @@ class Collectives:
             _copy(output, work.inputs[0])
             prepared = parts([output])
             scale(prepared, requests[0].prescale)
-            _reduce(task, output)
+            self._reduce(task, output)
             scale(prepared, _postscale(task))
             return
         packing = self._packed(task, shapes, dtype)
@@ -169,8 +175,18 @@ class Collectives:
         packing = self._packings.of(shapes, _REDUCED_AS.get(dtype, dtype), task.device)
         packing.fill(task.inputs())
         packing.scale(task.response.requests[0].prescale)
-        _reduce(task, packing.flat)
+        self._reduce(task, packing.flat)
         return packing
+
+    def _reduce(self, task: _Task, tensor: torch.Tensor) -> None:
+        """Reduce the tensor in place over all members."""
+        reduction = task.response.requests[0].reduction
+        if reduction not in _REDUCTIONS:
+            raise RuntimeError(f"{reduction.name} is not among the reductions of this core")
+        if self._sums is not None and _is_small(task, tensor.view(-1), tensor.numel() * len(task.members)):
+            _reduce_as_sum(self._sums, task, tensor)
+        elif task.group is not None and tensor.numel():
+            task.group.allreduce(tensor, _REDUCTIONS[reduction]).wait()
 
     def _allgather(self, task: _Task) -> None:
         pending = []
@@ -302,20 +318,20 @@ def _gather_as_sum(
     _copy(_bytes(output), torch.cat(there))
 
 
+def _reduce_as_sum(sums: Sums, task: _Task, tensor: torch.Tensor) -> None:
+    """Reduce a small tensor over the ranks that take part, in the order of ranks."""
+    own, count = _bytes(tensor), len(task.members)
+    data, ranks = sums.share(count * own.numel(), task.place * own.numel(), own).result()
+    rows = data.view(count, -1)[sorted(ranks)].view(tensor.dtype)
+    reduce = _REDUCED_BY_TORCH[task.response.requests[0].reduction]
+    tensor.copy_(reduce(rows, 0).view_as(tensor))
+
+
 def _is_global_sum(task: _Task) -> bool:
     """Whether it is a sum or average over all ranks of tensors in memory."""
     request = task.response.requests[0]
     of_all = request.process_set == GLOBAL_SET and task.group is not None
     return of_all and request.reduction in (Reduction.SUM, Reduction.AVERAGE) and task.device == _MEMORY
-
-
-def _reduce(task: _Task, tensor: torch.Tensor) -> None:
-    """Reduce the tensor in place over all members."""
-    reduction = task.response.requests[0].reduction
-    if reduction not in _REDUCTIONS:
-        raise RuntimeError(f"{reduction.name} is not among the reductions of this core")
-    if task.group is not None and tensor.numel():
-        task.group.allreduce(tensor, _REDUCTIONS[reduction]).wait()
 
 
 def _exchange(task: _Task, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> list[Any]:

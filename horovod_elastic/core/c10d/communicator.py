@@ -24,6 +24,7 @@ from horovod_elastic.aggregation.client import AggregationClient
 from horovod_elastic.core import choice, meeting, python_layer
 from horovod_elastic.core.c10d import service
 from horovod_elastic.core.c10d.alone import Alone
+from horovod_elastic.core.c10d.attendance import Attendance
 from horovod_elastic.core.c10d.broadcast_store import BroadcastStore
 from horovod_elastic.core.c10d.channel import Channel
 from horovod_elastic.core.c10d.collectives import Collectives
@@ -90,6 +91,7 @@ class Communicator:
         self._groups: Groups | None = None
         self._collectives: Collectives | None = None
         self._client: AggregationClient | None = None
+        self._attendance = Attendance(place.size)
         self._here = threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
@@ -255,7 +257,11 @@ class Communicator:
 
     def sums(self, at_once: int) -> Sums | None:
         """Sums of all ranks by Aggregators; None if this generation uses its all-reduce (see Sums)."""
-        return None if self._client is None else Sums(self._client, at_once)
+        return None if self._client is None else Sums(self._client, self._attendance, at_once)
+
+    def absent(self) -> frozenset[int]:
+        """The ranks that have died and are in no average of the last step (see Attendance)."""
+        return self._attendance.absent()
 
     @property
     def outlives(self) -> bool:

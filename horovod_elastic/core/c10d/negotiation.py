@@ -265,8 +265,9 @@ class Negotiation:
         if joined and asked.first.operation is not Operation.ALLREDUCE:
             why = f"{asked.key[1]} cannot be done: {ranks_text(joined)} joined, can only all-reduce."
             return [self._refuse(asked, why)]
-        if missing and not _can_do_without(asked.first, missing):
-            why = f"{asked.key[1]} cannot be done: {ranks_text(missing)} ended."
+        gone = [rank for rank in missing if rank in self._gone]
+        if gone and not _can_do_without(asked.first, gone):
+            why = f"{asked.key[1]} cannot be done: {ranks_text(gone)} ended."
             return [self._refuse(asked, why, ended=True)]
         if self._partly.get(asked.key[0], {}).pop(asked.key, None):
             self._is_whole(asked)
@@ -416,13 +417,13 @@ def _rows_of(request: Request | None, first: Request) -> tuple[int, ...]:
     return (0,) * len(first.shapes) if request is None else tuple(map(_first_dimension, request.shapes))
 
 
-def _can_do_without(request: Request, missing: tuple[int, ...]) -> bool:
+def _can_do_without(request: Request, gone: Sequence[int]) -> bool:
     """Whether ranks that are gone can be left out of the operation."""
     if request.process_set != GLOBAL_SET:
         return False
     done = (Operation.ALLREDUCE, Operation.ALLGATHER, Operation.BARRIER, Operation.JOIN)
     return request.operation in done or (
-        request.operation is Operation.BROADCAST and request.root not in missing
+        request.operation is Operation.BROADCAST and request.root not in gone
     )
 
 

@@ -20,6 +20,7 @@ import torch
 
 from horovod_elastic.aggregation.client import AggregationClient, Key, SumsFailed
 from horovod_elastic.aggregation.memory import KeyShape, carries
+from horovod_elastic.core.c10d.attendance import Attendance
 from horovod_elastic.core.c10d.packing import Packing, Shapes, parts, scale
 
 MOST_KEYS = 512
@@ -36,8 +37,9 @@ class Sums:
     key a sum has follows from the program alone, never from how fast sums are.
     """
 
-    def __init__(self, client: AggregationClient, at_once: int = 1) -> None:
+    def __init__(self, client: AggregationClient, attendance: Attendance, at_once: int = 1) -> None:
         self._client = client
+        self._attendance = attendance
         self._at_once = at_once
         self._changed = threading.Condition()
         self._slots: dict[tuple[Shapes, torch.dtype], list[_Slot]] = {}
@@ -100,12 +102,22 @@ class Sums:
         return frozenset.intersection(*client.contributors(slot.key))
 
     def take(
-        self, slot: _Slot, outputs: Sequence[torch.Tensor | None], factor: float, *, average: bool
+        self,
+        slot: _Slot,
+        outputs: Sequence[torch.Tensor | None],
+        factor: float,
+        *,
+        average: bool,
+        of_gradients: bool,
     ) -> None:
         """Copy a sum that is there into these tensors, times `factor`."""
         slot.result.copy_to(outputs)
-        if average:
-            factor *= self._client.plan.size / len(self.contributors(slot))
+        if average or of_gradients:
+            ranks = self.contributors(slot)
+            if of_gradients:
+                self._attendance.contribute(ranks)
+            if average:
+                factor *= self._client.plan.size / len(ranks)
         if given := parts([output for output in outputs if output is not None]):
             scale(given, factor)
         with self._changed:
@@ -168,9 +180,21 @@ class Summing:
         """The ranks that contributed to all parts of the sum, which is there and was not taken yet."""
         return self._sums.contributors(self._slot)
 
-    def take(self, outputs: Sequence[torch.Tensor | None], factor: float = 1.0, *, average: bool) -> None:
-        """Copy the sum into these tensors, times `factor`, once. `average`: more, if ranks are missing."""
-        self._sums.take(self._slot, outputs, factor, average=average)
+    def take(
+        self,
+        outputs: Sequence[torch.Tensor | None],
+        factor: float = 1.0,
+        *,
+        average: bool = False,
+        of_gradients: bool = False,
+    ) -> None:
+        """Wait for the sum and copy it into these tensors, times `factor`. Call it once. Raises SumsFailed.
+
+        `average`: the factor divides by the number of ranks. It is larger if some are missing.
+        `of_gradients`: who contributes to the sum has trained on its samples.
+        """
+        self.wait()
+        self._sums.take(self._slot, outputs, factor, average=average, of_gradients=of_gradients)
 
 
 class Sharing:
@@ -189,7 +213,7 @@ class Sharing:
         """Wait for the bytes of all ranks; return them with the ranks that took part. Raises SumsFailed."""
         self._summing.wait()
         ranks = self._summing.contributors()
-        self._summing.take([self._whole], average=False)
+        self._summing.take([self._whole])
         return self._whole.view(torch.uint8)[: self._size], ranks
 
 

@@ -70,6 +70,10 @@ class TorchCore:
         present = self._present
         return present is not None and present.outlives
 
+    def absent(self) -> frozenset[int]:
+        """See Core.absent."""
+        return frozenset() if self._present is None else self._present.absent()
+
     # --- building -------------------------------------------------------------------------------------------
 
     def prepare(self, place: RankPlacement) -> None:

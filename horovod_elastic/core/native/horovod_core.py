@@ -111,6 +111,10 @@ class HorovodCore:
         """See Core.outlives."""
         return False
 
+    def absent(self) -> frozenset[int]:
+        """See Core.absent."""
+        return frozenset()
+
     def prepare(self, place: RankPlacement) -> None:
         """See Core.prepare."""
         build = self._begin(place)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
-from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sharing, Summing, Sums
+from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sharing, Sums
 from horovod_elastic.worker.ddp import fixed_tree, torchs_own
 from horovod_elastic.worker.ddp.works import ByAggregators, Done, Guarded, Reducing
 
@@ -45,8 +45,6 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._sums: Sums | None = None
-        self._contributed: frozenset[int] | None = None
-        """The ranks in averages of gradients since the last step; None: there was no average."""
         self._on_gpus = False
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
@@ -371,8 +369,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             shapes = tuple(tuple(each.shape) for each in tensors)
             if sums.can(shapes, tensors[0].dtype):
                 summing = sums.begin(shapes, tensors[0].dtype, tensors)
+                gradients = torchs_own.in_backward()
                 take = functools.partial(
-                    self._take_sum, summing, list(tensors), average=torchs_own.in_backward()
+                    summing.take, list(tensors), average=gradients, of_gradients=gradients
                 )
                 return ByAggregators(summing, list(tensors), take)
         if name == "broadcast" and 0 < tensors[0].nbytes <= MOST_SHARED_BYTES:
@@ -385,21 +384,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         assert self._communicator is not None
         return self._communicator.place.rank
 
-    def _take_sum(self, summing: Summing, tensors: list[torch.Tensor], *, average: bool) -> None:
-        summing.wait()
-        if average:
-            ranks = summing.contributors()
-            with self._lock:
-                self._contributed = ranks if self._contributed is None else self._contributed | ranks
-        summing.take(tensors, average=average)
-
-    def take_missing(self) -> frozenset[int]:
-        """The ranks that are in none of the averages of gradients since the last call: they have died."""
-        with self._lock:
-            contributed, self._contributed = self._contributed, None
-        if contributed is None or self._communicator is None:
-            return frozenset()
-        return frozenset(range(self._communicator.place.size)) - contributed
+    def absent(self) -> frozenset[int]:
+        """The ranks that have died and are in no average of the last step (see Core.absent)."""
+        return frozenset() if self._communicator is None else self._communicator.absent()
 
     def _carry(
         self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any

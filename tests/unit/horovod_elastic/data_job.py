@@ -21,7 +21,7 @@ from flexo_protos.v1 import shards_pb2 as pb
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.data import shard_client as clients
 from horovod_elastic.data.allotment import Batch, Record
-from horovod_elastic.data.communicator import Alone, decode, encode
+from horovod_elastic.data.communicator import Alone, Records, decode, encode
 from horovod_elastic.data.shard_reader import ShardReader, Wait
 from horovod_elastic.shards import ShardServer
 
@@ -51,7 +51,7 @@ class Gathering:
         told = self._collective.rounds[self._number]
         return self._collective.broken or len(told) == self._collective.size
 
-    def finish(self) -> list[Record]:
+    def finish(self) -> Records:
         told = self._collective.rounds[self._number]
         if self._collective.broken and len(told) < self._collective.size:
             raise Broke
@@ -73,7 +73,7 @@ class Ranks:
             raise Broke
         if self._begun == len(self._collective.rounds):
             self._collective.rounds.append({})
-        self._collective.rounds[self._begun][self._rank] = encode(record)
+        self._collective.rounds[self._begun][self._rank] = encode(self._rank, record)
         self._begun += 1
         return Gathering(self._collective, self._begun - 1)
 
@@ -88,6 +88,9 @@ class Session:
         self.speed = 0.0
         self.hear: Callable[[pb.Shards], None] = lambda shards: None
         self.held: Callable[[], Iterable[pb.HeldShards]] = tuple
+
+    def absent(self) -> frozenset[int]:
+        return frozenset()
 
     def send(self, message: workers_pb2.FromWorker) -> None:
         self._say(self.worker_id, message)

@@ -26,6 +26,7 @@ class Core:
     """Connects nobody; fails from `hang_up` to the next switch."""
 
     waited_s = 0.0
+    outlives = False
 
     def __init__(self) -> None:
         self.broken = False

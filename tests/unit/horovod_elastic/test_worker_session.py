@@ -28,6 +28,7 @@ OLD, NEW = 3, 4
 class Switching:
     """A core in whose switch something happens."""
 
+    outlives = False
     waited_s = 0.0
 
     def __init__(self) -> None:
@@ -133,6 +134,7 @@ from horovod_elastic.worker.session import Session
 
 class Core:
     waited_s = 0.0
+    outlives = False
     def abandon(self, generation):
         raise ArithmeticError("of the test")
 
