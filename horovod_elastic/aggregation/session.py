@@ -149,8 +149,10 @@ class Session:
                 return
             before = {number: self._roots_of(number) for number in self._keys}
             self._gone |= new
-            for root in self._roots.values():
-                if root.outbox is not None:
+            for index, root in self._roots.items():
+                if self._gone.issuperset(self.plan.nodes[index].ranks):
+                    root.close()
+                elif root.outbox is not None:
                     root.outbox.add(Frame(Kind.DROP), (mask_of(sorted(new), self.plan.size),))
             for key, roots in before.items():
                 for part, root_before in enumerate(roots):

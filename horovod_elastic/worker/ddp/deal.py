@@ -41,7 +41,8 @@ class Deal:
     last batch is left out if it is not full. `in_blocks`: whether a worker has neighbours in the order,
     rather than every n-th sample. `even`: whether all workers have equally many samples in each step, for
     scripts that gather something for each sample; the global batch is then a little larger, or larger and
-    smaller by turns where the script has counted the steps of an epoch in advance.
+    smaller by turns where the script has counted the steps of an epoch in advance. `is_longer`: whether the
+    epoch has got more samples than the script's, so that its last step might have hardly any.
     """
 
     samples: int
@@ -51,6 +52,7 @@ class Deal:
     rule: BatchRule = BatchRule.KEEP
     in_blocks: bool = False
     even: bool = False
+    is_longer: bool = False
 
     def global_batch(self, workers: int) -> int:
         """The samples of a full step. A worker never has more of them than a DataLoader's batch, or none."""
@@ -84,6 +86,9 @@ class Deal:
             batch = max(full, -(-(self._usable(workers) - start) // most))
             if self.even:
                 batch = self._even_batch(start, workers, most, batch)
+        left = self.samples - start
+        if self.is_longer and not self.drop_last and batch < left < 2 * batch:
+            batch = -(-left // 2)  # BatchNorm fails on a single sample
         return min(start + batch, self.samples)
 
     def _even_batch(self, start: int, workers: int, most: int, batch: int) -> int:

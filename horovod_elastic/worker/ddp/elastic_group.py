@@ -48,6 +48,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._on_gpus = False
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
+        self.gone: frozenset[int] = frozenset()
+        """The ranks that have died in this generation, as all others know since the same step."""
         self._lock = threading.Lock()
         self.muted = True
         """Whether collectives have the effect of a group of one."""
@@ -75,6 +77,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
         self._communicator, self._inside, self._on_gpus = communicator, None, False
+        self.gone = frozenset()
         self._sums = communicator.sums(SUMS_AT_ONCE) if self._members == GLOBAL_SET else None
         if size == 1:
             return
@@ -384,9 +387,13 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         assert self._communicator is not None
         return self._communicator.place.rank
 
-    def absent(self) -> frozenset[int]:
-        """The ranks that have died and are in no average of the last step (see Core.absent)."""
-        return frozenset() if self._communicator is None else self._communicator.absent()
+    def missed_step(self) -> frozenset[int]:
+        """The ranks that have died before they could contribute to the last step. Each is told once."""
+        if self._communicator is None:
+            return frozenset()
+        absent, before = self._communicator.absent(), self.gone
+        self.gone = absent | before
+        return absent - before
 
     def _carry(
         self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any

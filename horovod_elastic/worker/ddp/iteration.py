@@ -49,6 +49,8 @@ class Iteration:
         self._order: list[int] = []
         self._is_longer = False
         """Whether samples were put at the end of the order because they were dealt in vain."""
+        self._dealt_among: tuple[int, int] | None = None
+        """What `_among` was when the loader's iterator was made; None: it is to be made anew."""
         self._since_step: list[tuple[int, int | None]] = []
         """Of each batch since the last step: where it began, and how many the script would still ask for."""
         self._source: Source | None = None
@@ -146,10 +148,18 @@ class Iteration:
 
     def _workers(self) -> int:
         """Among how many an epoch is dealt out."""
-        return self._loop.group.size() // self.known.alike
+        return self._among()[1]
 
     def _rank(self) -> int:
-        return self._loop.group.rank() // self.known.alike
+        return self._among()[0]
+
+    def _among(self) -> tuple[int, int]:
+        """This worker's rank, and the number of workers, among whom the batches are dealt that come next."""
+        if self._dealt_among is not None:
+            return self._dealt_among
+        group, alike = self._loop.group, self.known.alike
+        before = sum(rank < group.rank() for rank in group.gone)
+        return (group.rank() - before) // alike, (group.size() - len(group.gone)) // alike
 
     def next(self) -> Any:
         """The next batch. Raises StopIteration."""
@@ -215,7 +225,7 @@ class Iteration:
         self._order = self._order[: deal.samples] + [self._order[place] for place in lost]
         self._is_longer = True
         self._has_order()
-        self._inner = None
+        self._inner = self._dealt_among = None
 
     def is_ahead(self) -> bool:
         """Whether the script has a later batch already when it takes a step, as with a prefetcher of its own.
@@ -233,7 +243,7 @@ class Iteration:
         for each, state in zip(self._reads, self._read, strict=True):
             each.load_state_dict(copy.deepcopy(state))
         if (self._deal is not None and not is_there) or self._reads:
-            self._inner = None
+            self._inner = self._dealt_among = None
 
     def begun_with(self) -> Any:
         """The random numbers with which this iteration and the loader's first one began; None: not yet."""
@@ -290,7 +300,7 @@ class Iteration:
         """Deal out the present order, where a sampler of the script's own decides how long it is."""
         counts = self._is_longer or (self._source is not None and self._source.counts_order)
         if self._deal is not None and counts:
-            self._deal = replace(self._deal, samples=len(self._order))
+            self._deal = replace(self._deal, samples=len(self._order), is_longer=self._is_longer)
 
     def _is_even(self) -> None:
         """Give all workers as many samples from here on, if the script gathers something for each sample."""
@@ -318,6 +328,8 @@ class Iteration:
 
     def _inner_now(self) -> Iterator[Any]:
         if self._inner is None:
+            self._dealt_among = None
+            self._dealt_among = self._among()
             self.known.iteration, self.begins = self, True
             if self._loop.group.adds_in_order:
                 self._begun_with = self._random_numbers().own()

@@ -318,7 +318,7 @@ class TrainingLoop:
 
     def _has_stepped(self) -> None:
         self._stepped = True
-        missing = self.group.absent()
+        missing = self.group.missed_step()
         if self._last is not None:
             is_first = self._last.counts(missing)
             if is_first and (obstacle := self._last.obstacle()):
