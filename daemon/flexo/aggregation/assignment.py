@@ -93,14 +93,16 @@ def _best_fit(
         candidates.sort(key=lambda each: (each.room.free_ns, each.number))
         for each in candidates:
             if count := min(len(left), _fitting(each, left[0], demand.senders, most_here_ns)):
-                each.take([left.pop() for _ in range(count)], demand.senders)
+                each.take(left[:count], demand.senders)
+                del left[:count]
                 if not left:
                     break
         while left and (most_new is None or len(candidates) - known < most_new):
             number = pool.allocated + len(candidates) - known + 1
             each = _Candidate(number, _empty_room(pool, demand, limits, left[0]), 0)
             count = min(len(left), _fitting(each, left[0], demand.senders, most_here_ns))
-            each.take([left.pop() for _ in range(count)], demand.senders)
+            each.take(left[:count], demand.senders)
+            del left[:count]
             candidates.append(each)
         over += left
     return {each.number: each.chosen for each in candidates}, over
@@ -111,7 +113,8 @@ def assign_evenly(
 ) -> AggregatorPool | None:
     """Each task to the Aggregator in `among` that is used least afterwards; None if some task fits on none.
 
-    A number above `pool.allocated` is a new Aggregator. Use it where best fit has turned out to be too tight.
+    Among equals, the newest one gets the task. A number above `pool.allocated` is a new Aggregator. Use it
+    where best fit has turned out to be too tight.
     """
     by_number = {number: pool.aggregators.get(number, Aggregator(number, pool.new)) for number in among}
     candidates = [
@@ -123,7 +126,7 @@ def assign_evenly(
         fitting = [each for each in candidates if each.room.fits(task, demand.senders)]
         if not fitting:
             return None
-        best = min(fitting, key=lambda each: (_use_after(each.room, task), each.number))
+        best = min(fitting, key=lambda each: (_use_after(each.room, task), -each.number))
         best.take([task], demand.senders)
     return pool.hosting(demand, {each.number: each.chosen for each in candidates})
 

@@ -183,10 +183,22 @@ def _apart(
 
 
 def _with_one_more(pool: AggregatorPool, job: str, limits: AssignmentLimits) -> AggregatorPool | None:
-    """Spread a job evenly over its Aggregators and a new one; None if it shares none of them with any job."""
-    demand, hosts = pool.jobs[job], pool.hosts(job)
-    if all(len(pool.aggregators[number].hosted) == 1 for number in hosts):
+    """Spread a job evenly over its Aggregators and a new one; None if it shares none of them with any job.
+
+    A job that has as many Aggregators to itself as it would have dedicated servers leaves those that it
+    shares. So this ends after so many steps.
+    """
+    demand, hosts, own = pool.jobs[job], pool.hosts(job), _own(pool, job)
+    if len(own) == len(hosts):
         return None
     without = pool.without(job, limits)
-    spread = assign_evenly(without, demand, limits, (*hosts, pool.allocated + 1))
-    return spread if spread is not None else assign(without, demand, limits, among=())
+    if len(own) < demand.servers:
+        spread = assign_evenly(without, demand, limits, (*hosts, pool.allocated + 1))
+        if spread is not None and len(_own(spread, job)) > len(own):
+            return spread
+    return assign(without, demand, limits, among=own)
+
+
+def _own(pool: AggregatorPool, job: str) -> tuple[int, ...]:
+    """The Aggregators that host this job and no other one."""
+    return tuple(number for number in pool.hosts(job) if len(pool.aggregators[number].hosted) == 1)
