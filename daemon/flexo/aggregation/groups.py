@@ -6,23 +6,28 @@ looks at the Aggregators of one group only, and a change disturbs no job of anot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from flexo.aggregation.demand import Capacity, JobDemand
 from flexo.aggregation.pool import AggregatorPool
 from flexo.aggregation.scaling import Scaled, ScalingRules, at_period_end, on_arrival, on_exit
 
 
-def demanded(demand: JobDemand) -> Fraction:
+def demanded(demand: JobDemand) -> float:
     """The CPU cores that a job keeps busy, on average over an iteration."""
-    return Fraction(demand.execution_ns, demand.duration_ns)
+    return demand.execution_ns / demand.duration_ns
 
 
-def free_cores(pool: AggregatorPool) -> Fraction:
-    """The CPU cores that the Aggregators of a pool leave idle, on average over their cycles."""
-    return sum((1 - each.use for each in pool.aggregators.values()), Fraction(0))
+def free_cores(pool: AggregatorPool) -> float:
+    """The CPU cores that the Aggregators of a pool leave idle, on average over their cycles.
+
+    It only chooses a group, so that rounding breaks no limit.
+    """
+    return math.fsum(
+        each.free_ns / each.cycle_ns if each.cycle_ns else 1 for each in pool.aggregators.values()
+    )
 
 
 @dataclass(frozen=True, slots=True)

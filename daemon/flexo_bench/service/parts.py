@@ -1,0 +1,17 @@
+"""The parts of the benchmark by name. A further part is a function of a Setting, and an entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from flexo_bench.service import simulation
+from flexo_bench.service.setting import PartMissing, Setting
+
+__all__ = ["PARTS", "Part", "PartMissing", "Setting"]
+
+Part = Callable[[Setting], Mapping[str, Any]]
+"""Measures, prints its table to the standard output, and returns keys of service.json with their values.
+Raises PartMissing if this machine lacks what the part needs."""
+
+PARTS: Final[Mapping[str, Part]] = {"simulation": simulation.measure}

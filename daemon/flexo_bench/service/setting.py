@@ -1,0 +1,25 @@
+"""What every part of the benchmark is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class PartMissing(Exception):
+    """This machine lacks what a part needs; the text goes on after "left out:"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The options of one run, and where a part finds and leaves files."""
+
+    quick: bool
+    """A small part of each measurement is enough."""
+    traces: Path
+    """The folder of traces of real jobs; it may be missing."""
+    build: Path
+    """The folder for pictures and logs."""
+    tell: Callable[[str], None]
+    """Tells the user how far the part is."""
