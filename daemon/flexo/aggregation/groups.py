@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from flexo.aggregation.assignment import assign
 from flexo.aggregation.demand import Capacity, JobDemand
-from flexo.aggregation.pool import AggregatorPool
+from flexo.aggregation.pool import AggregatorPool, AssignmentLimits
 from flexo.aggregation.scaling import Scaled, ScalingRules, at_period_end, on_arrival, on_exit
 
 
@@ -37,7 +38,7 @@ class AggregatorGroups:
     new: Capacity
     """The capacity of a new Aggregator."""
     most_aggregators: int = 128
-    """The size from which a group takes no job that it has no free cores for, so that a new group begins."""
+    """The size from which a group takes only jobs that fit on the Aggregators it has."""
     groups: Mapping[int, Scaled] = field(default_factory=dict)
     begun: int = 0
     """The number of groups that were ever begun."""
@@ -49,24 +50,28 @@ class AggregatorGroups:
                 return number
         return None
 
-    def choose(self, demand: JobDemand) -> int:
+    def choose(self, demand: JobDemand, limits: AssignmentLimits) -> int:
         """The group for a new job: enough free cores, and the least of them (best fit).
 
-        If none has enough, the smallest group below `most_aggregators` grows. If there is none, a new group
+        Free cores do not say whether the tasks fit, so a group of `most_aggregators` is chosen only if they
+        do. If no group has enough, the smallest one below that size grows. If there is none, a new group
         begins; its number is `begun + 1`.
         """
         needed = demanded(demand)
         free = {number: free_cores(state.pool) for number, state in self.groups.items()}
-        enough = [number for number in free if free[number] >= needed]
-        if enough:
-            return min(enough, key=lambda number: (free[number], number))
         sizes = {number: len(state.pool.aggregators) for number, state in self.groups.items()}
+        for number in sorted(free, key=lambda number: (free[number], number)):
+            if free[number] >= needed and (
+                sizes[number] < self.most_aggregators
+                or assign(self.groups[number].pool, demand, limits, most_new=0) is not None
+            ):
+                return number
         small = [number for number in sizes if sizes[number] < self.most_aggregators]
         return min(small, key=lambda number: (sizes[number], number)) if small else self.begun + 1
 
     def on_arrival(self, demand: JobDemand, rules: ScalingRules) -> AggregatorGroups:
         """Assign a profiled job within the group that `choose` names."""
-        number = self.choose(demand)
+        number = self.choose(demand, rules.limits)
         state = self.groups.get(number) or Scaled(AggregatorPool(self.new))
         return self._with(number, on_arrival(state, demand, rules))
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from flexo.aggregation.demand import LARGEST_TASK, AggregationTask, Capacity, JobDemand, piece_sizes
+from flexo.aggregation.demand import AggregationTask, Capacity, JobDemand, piece_sizes
 from flexo.aggregation.pool import SECOND
 from flexo_simulation.formats import philly
 from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.results import alone_s
+from flexo_simulation.workload import Workload
 
 AGGREGATOR: Final = Capacity(network=12_500_000_000, memory=256 * 10**9)
 """The paper's CPU machines have 100 Gb/s; their memory is not printed."""
 GPUS_OF_WORKER: Final = 4
 """As on the paper's testbed, where a worker is one machine of 4 GPUs."""
 TASKS_OF_SERVER: Final = 16
-"""The fewest tasks for each dedicated server, so that tasks are small beside an Aggregator."""
+"""The fewest tasks of a dedicated server, so that each is small beside what an Aggregator can do."""
+
+
+DAY_S: Final = 86_400.0
+TEN_WEEKS: Final = (27 * DAY_S, 97 * DAY_S)
+"""Seconds since the first job, of 4 September 2017. The paper replays 10 weeks. The study of this cluster
+that it cites (Jeon et al., ATC 2019) begins in October 2017, so these are the 10 weeks from 1 October."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class TracedJob:
     begins: float
     ends: float
     demand: JobDemand
+    servers: int
+    """Dedicated servers that the job would reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,19 @@ class Assumptions:
     """Jobs with fewer GPUs have no servers: their workers are on one machine."""
     spread: float = 0.5
     """Durations of iterations of one model differ by factors from exp(-spread) to exp(spread)."""
+    as_wide_as_servers: bool = True
+    """Whether a job has as many Aggregators as it would have servers, or more; else as few as hold it."""
 
 
-def read(traces: Path, assumed: Assumptions, seed: int, most: int | None = None) -> tuple[TracedJob, ...]:
-    """The first `most` jobs with several workers, in order of time; None: all. Raises BadTrace."""
-    workload = philly.read(traces / "philly" / "philly.csv", ReadOptions())
+def load(traces: Path) -> Workload:
+    """All jobs of the trace. Raises BadTrace."""
+    return philly.read(traces / "philly" / "philly.csv", ReadOptions())
+
+
+def with_servers(
+    workload: Workload, assumed: Assumptions, seed: int, most: int | None = None
+) -> tuple[TracedJob, ...]:
+    """The first `most` jobs with several workers, in order of time; None: all. `seed` draws their models."""
     chance = random.Random(seed)
     found: list[TracedJob] = []
     for job in workload.jobs:
@@ -88,25 +104,22 @@ def read(traces: Path, assumed: Assumptions, seed: int, most: int | None = None)
         duration_s = model.duration_s * math.exp(chance.uniform(-assumed.spread, assumed.spread))
         use = min(Fraction(1), model.use * assumed.server_use / SERVER_USE)
         demand = demand_of(str(job.job_id), model, workers, use, duration_s)
-        found.append(TracedJob(job.submitted_at, ends, demand))
+        if not assumed.as_wide_as_servers:
+            demand = replace(demand, servers=1)
+        found.append(TracedJob(job.submitted_at, ends, demand, workers))
     return tuple(found[:most])
 
 
 def demand_of(
     job: str, model: Model, servers: int, use: Fraction | None = None, duration_s: float | None = None
 ) -> JobDemand:
-    """A job of a model with as many workers as servers ("2s-2w"), by default with the model's own figures."""
+    """A job of a model with as many workers as servers ("2s-2w"), by default with the model's own figures.
+
+    All its tasks are equal, and each server would have the same number of them.
+    """
     duration_ns = round((model.duration_s if duration_s is None else duration_s) * SECOND)
-    pieces = max(len(piece_sizes(model.size, LARGEST_TASK)), TASKS_OF_SERVER * servers)
-    execution_ns = int((model.use if use is None else use) * servers * duration_ns)
-    sizes = _equal(model.size, pieces)
-    executions = _equal(execution_ns, pieces)
-    tasks = tuple(
-        AggregationTask(f"{index}", size, execution)
-        for index, (size, execution) in enumerate(zip(sizes, executions, strict=True))
-    )
+    each = max(-(-len(piece_sizes(model.size)) // servers), TASKS_OF_SERVER)
+    use = model.use if use is None else use
+    size, execution_ns = model.size // (each * servers), int(use * duration_ns / each)
+    tasks = tuple(AggregationTask(str(index), size, execution_ns) for index in range(each * servers))
     return JobDemand(job, duration_ns, servers, tasks, servers)
-
-
-def _equal(whole: int, parts: int) -> Sequence[int]:
-    return tuple((whole + index) // parts for index in range(parts))

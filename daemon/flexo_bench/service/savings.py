@@ -1,4 +1,4 @@
-"""Replays jobs with the algorithms of daemon/flexo/aggregation, and counts Aggregators and dedicated servers."""
+"""Replays jobs with the algorithms of flexo.aggregation, and counts Aggregators and dedicated servers."""
 
 from __future__ import annotations
 
@@ -55,13 +55,17 @@ class _Kind(IntEnum):
     ARRIVAL = 3
 
 
-def replay(jobs: Sequence[TracedJob], policy: Policy) -> Savings:
+Window = tuple[float, float]
+"""The span of time that counts, in seconds since the first job of the trace."""
+
+
+def replay(jobs: Sequence[TracedJob], policy: Policy, counted: Window = (0.0, math.inf)) -> Savings:
     """Carry out all arrivals and exits in order of time.
 
     A job is on temporary Aggregators of its own, as many as its servers, until it is profiled. Jobs that end
     before never share.
     """
-    replayed = _Replay(jobs, policy)
+    replayed = _Replay(jobs, policy, counted)
     replayed.run()
     return replayed.savings()
 
@@ -69,8 +73,9 @@ def replay(jobs: Sequence[TracedJob], policy: Policy) -> Savings:
 class _Replay:
     """One replay. Mutable: belongs to one call of `replay`."""
 
-    def __init__(self, jobs: Sequence[TracedJob], policy: Policy) -> None:
+    def __init__(self, jobs: Sequence[TracedJob], policy: Policy, counted: Window) -> None:
         self._policy = policy
+        self._counted = counted
         self._jobs = jobs
         self._events: list[tuple[float, _Kind, int]] = []
         for index, job in enumerate(jobs):
@@ -86,7 +91,7 @@ class _Replay:
         self._servers = 0
         self._next_period = math.inf
         self._now = 0.0
-        self._server_s = self._aggregator_s = 0.0
+        self._server_s = self._aggregator_s = self._counted_s = 0.0
         self._samples = self._below = 0
         self._worst = 0.0
         self._most_groups = self._moves = 0
@@ -100,8 +105,8 @@ class _Replay:
                 self._next_period = math.inf
                 self._scale()
             elif kind is _Kind.ARRIVAL:
-                self._servers += self._jobs[index].demand.servers
-                self._temporary[index] = self._jobs[index].demand.servers
+                self._servers += self._jobs[index].servers
+                self._temporary[index] = self._jobs[index].servers
             elif kind is _Kind.PROFILED:
                 self._groups = self._groups.on_arrival(self._jobs[index].demand, self._policy.rules)
                 self._forget_temporary()
@@ -111,7 +116,7 @@ class _Replay:
 
     def savings(self) -> Savings:
         """The result, after all events."""
-        span_s = self._now - self._jobs[0].begins
+        span_s = self._counted_s
         return Savings(
             1 - self._aggregator_s / self._server_s,
             self._below / self._samples if self._samples else math.nan,
@@ -124,7 +129,7 @@ class _Replay:
 
     def _exit(self, index: int) -> None:
         job = self._jobs[index].demand
-        self._servers -= job.servers
+        self._servers -= self._jobs[index].servers
         self._temporary.pop(index, None)
         self._moved_at.pop(job.job, None)
         if self._groups.group_of(job.job) is None:
@@ -179,13 +184,15 @@ class _Replay:
                 del self._temporary[index]
 
     def _count_until(self, at: float) -> None:
-        samples = math.ceil(at / SAMPLE_S) - math.ceil(self._now / SAMPLE_S)
+        begin, end = (min(max(time, self._counted[0]), self._counted[1]) for time in (self._now, at))
+        self._now = at
         aggregators = self._groups.aggregators + sum(self._temporary.values())
-        self._aggregator_s += (at - self._now) * aggregators
-        self._server_s += (at - self._now) * self._servers
+        self._counted_s += end - begin
+        self._aggregator_s += (end - begin) * aggregators
+        self._server_s += (end - begin) * self._servers
+        samples = math.ceil(end / SAMPLE_S) - math.ceil(begin / SAMPLE_S)
         if samples and self._servers:
             self._samples += samples
             if aggregators < self._servers:
                 self._below += samples
             self._worst = max(self._worst, aggregators / self._servers)
-        self._now = at

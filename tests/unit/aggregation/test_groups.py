@@ -25,18 +25,27 @@ def test_demand_and_free_time_are_counted_in_cores():
 
 def test_a_job_goes_to_the_group_with_enough_free_cores_and_the_least_of_them():
     two = groups(((job("a", 10, 2),),), ((job("b", 10, 6),),))
-    assert two.choose(job("new", 10, 4)) == 2
-    assert two.choose(job("new", 10, 5)) == 1
+    assert two.choose(job("new", 10, 4), LIMITS) == 2
+    assert two.choose(job("new", 10, 5), LIMITS) == 1
 
 
 def test_if_none_has_enough_the_smallest_group_grows_and_then_a_new_one_begins():
     full = groups(((job("a", 10, 9),), (job("b", 10, 9),)), ((job("c", 10, 9),),))
-    assert full.choose(job("new", 10, 8)) == 2
+    assert full.choose(job("new", 10, 8), LIMITS) == 2
     grown = full.on_arrival(job("new", 10, 8), RULES)
     assert (grown.group_of("new"), grown.aggregators) == (2, 4)
-    assert grown.choose(job("next", 10, 8)) == 3
+    assert grown.choose(job("next", 10, 8), LIMITS) == 3
     begun = grown.on_arrival(job("next", 10, 8), RULES)
     assert (begun.group_of("next"), begun.aggregators, begun.begun) == (3, 5, 3)
+
+
+def test_a_group_of_the_largest_size_takes_only_what_fits_on_its_aggregators():
+    full = groups(((job("a", 10, 5),), (job("b", 10, 5),)), ((job("c", 10, 1),), (job("d", 10, 1),)))
+    assert full.choose(job("new", 10, 5), LIMITS) == 1
+    assert full.choose(job("new", 10, 6), LIMITS) == 2, (
+        "10 are free in the first group, but on no Aggregator 6"
+    )
+    assert full.choose(job("new", 7, 1), LIMITS) == 3, "it would lose too much in both"
 
 
 def test_the_first_job_begins_the_first_group_and_a_group_without_jobs_ends():
