@@ -39,7 +39,10 @@ class Scaled:
 
 
 def on_arrival(state: Scaled, demand: JobDemand, rules: ScalingRules) -> Scaled:
-    """Assign a profiled job. New Aggregators are allocated if waiting jobs need `rules.on_demand` of them."""
+    """Assign a profiled job. New Aggregators are allocated if waiting jobs need `rules.on_demand` of them.
+
+    Raises TaskTooLarge if a task does not fit on an empty Aggregator.
+    """
     fits = assign(state.pool, demand, rules.limits, most_new=0)
     if fits is not None:
         return Scaled(fits, state.waiting)
