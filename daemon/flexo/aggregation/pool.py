@@ -233,10 +233,6 @@ class AggregatorPool:
     allocated: int = 0
     """The number of Aggregators that were ever allocated."""
 
-    def fresh(self) -> Aggregator:
-        """The Aggregator that would be allocated next. It is part of the pool once it hosts tasks."""
-        return Aggregator(self.allocated + 1, self.new)
-
     def hosts(self, job: str) -> tuple[int, ...]:
         """The numbers of the Aggregators with tasks of a job."""
         return tuple(number for number, each in self.aggregators.items() if job in each.hosted)

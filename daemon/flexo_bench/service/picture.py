@@ -36,6 +36,8 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     if found["use_with_printed_saving"]:
         axes[0].axvline(found["use_with_printed_saving"], color="#e0803a", linestyle=":", linewidth=1)
     axes[2].set_xscale("symlog", linthresh=1)
+    axes[2].set_xlim(-0.2, 600)
+    axes[2].set_xticks([0, 1, 10, 60, 360], ["each exit", "1", "10", "60", "360"])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0, 1, 0.92))

@@ -56,6 +56,15 @@ def test_a_task_needs_its_time_in_each_iteration_of_the_cycle():
     assert hosts(assign(full, job("J1", 6, 1.5), LIMITS), "J1") == (1,), "9 + 2 * 1.5 is 12"
 
 
+def test_only_whole_iterations_count_in_the_cycle():
+    pool = pool_of((job("J1", 11, 6),))
+    assert hosts(assign(pool, job("J2", 12, 6), LIMITS), "J2") == (1,), "J1 runs once in 12, not twice"
+
+
+def test_the_limits_are_the_printed_ones():
+    assert (LIMITS.loss, LIMITS.probation) == (Fraction(1, 10), 100)
+
+
 def test_the_task_goes_where_the_least_is_free():
     pool = pool_of((job("a", 10, 2),), (job("b", 10, 6),), (job("c", 10, 9),))
     assert hosts(assign(pool, job("new", 10, 4), LIMITS), "new") == (2,)
