@@ -24,7 +24,7 @@ class AssignmentLimits:
     loss: Fraction = Fraction(1, 10)
     """LossLimit: each job loses less than this part of its speed."""
     network: Fraction = Fraction(4, 5)
-    """The most of an Aggregator's bandwidth that tasks may use."""
+    """The most of an Aggregator's bandwidth that pushes and pulls together may use."""
     probation: int = 100
     """Iterations for which a job stays where a change has put it, and within which a change is undone if a
     job loses too much."""
@@ -55,10 +55,7 @@ class HostedTasks:
 
     @property
     def transfer(self) -> int:
-        """Bytes that one iteration moves in each direction or both: every sender pushes and pulls all tasks.
-
-        Twice the size for each sender, as in the limit `sum 2 n_j S_j / d_j`.
-        """
+        """Bytes that one iteration moves (2 n_j S_j): every sender pushes all tasks and pulls their sums."""
         return 2 * self.senders * self.size
 
     @property
@@ -138,14 +135,15 @@ class Aggregator:
             load = load_ns(cycle_ns, self.hosted.values())
             transfer = _transfer(cycle_ns, self.hosted.values())
         transfer_left = most_transfer(self.capacity, limits, cycle_ns) - transfer
-        if load > cycle_ns or transfer_left < 0:
+        memory_left = self.capacity.memory - self.memory
+        if load > cycle_ns or min(transfer_left, memory_left) < 0:
             return None
         return Room(
             cycle_ns,
             cycle_ns // demand.duration_ns,
             cycle_ns - load,
             transfer_left,
-            self.capacity.memory - self.memory,
+            memory_left,
         )
 
     def hosting(self, demand: JobDemand, tasks: Iterable[AggregationTask]) -> Aggregator:

@@ -222,6 +222,7 @@ def test_an_arrival_of_2000_tasks_on_500_aggregators_is_assigned_in_well_under_a
 
 
 def test_an_aggregator_that_is_over_a_limit_already_takes_nothing_more():
-    over = hosting(job("a", 10, 11))
-    assert over.broken_limit(LIMITS)
-    assert over.room(job("b", 10, 1), LIMITS) is None
+    small = Capacity(network=250_000_000, memory=2_999_999)
+    for over in (hosting(job("a", 10, 11)), hosting(job("a", 10, 1), capacity=small)):
+        assert over.broken_limit(LIMITS)
+        assert over.room(job("b", 10, 1), LIMITS) is None
