@@ -186,6 +186,7 @@ class Communicator:
         self._collectives = Collectives(groups, rank, self.sums(1))
 
     def _sums_failed(self, why: str) -> None:
+        service.note_failure()
         self.break_(f"sums by Aggregators failed: {why}")
 
     def is_broken(self) -> bool:

@@ -24,6 +24,19 @@ STARTS_WITHIN_S = 5.0
 """Seconds in which a node's Aggregator, started beside its workers, must be there."""
 MEET_WITHIN_S = 5.0
 LOOK_S = 0.02
+RESTS_S = 30.0
+"""Seconds for which a worker does without Aggregators after they have failed. So a job goes on within 2 s."""
+_failed_at: float | None = None
+
+
+def note_failure() -> None:
+    """Note that sums by Aggregators have failed in this process: the next generation does without."""
+    global _failed_at
+    _failed_at = time.monotonic()
+
+
+def _rests() -> bool:
+    return _failed_at is not None and time.monotonic() < _failed_at + RESTS_S
 
 
 def connected(
@@ -34,14 +47,14 @@ def connected(
     All ranks call it at the same time. Raises RuntimeError if the generation is given up.
     """
     folder = Path(os.environ.get(place_of_aggregator.VARIABLE, ""))
-    own = _own(folder, given_up)
+    own = None if _rests() else _own(folder, given_up)
     said = [] if own is None else [place.hostname, own.host, own.port, own.token]
     store.set(f"sums/{place.rank}", json.dumps(said))
     everybody = [json.loads(store.get(f"sums/{rank}")) for rank in range(place.size)]
     if not all(everybody):
         if place.rank == 0:
             without = [rank for rank, each in enumerate(everybody) if not each]
-            say(f"ranks {without} have no Aggregator on their node: this generation uses its all-reduce")
+            say(f"ranks {without} have no Aggregator: this generation uses its all-reduce")
         return None
     client = AggregationClient(
         str(place_of_aggregator.socket_path(folder)), _plan(place.generation, everybody), place.rank, failed
