@@ -82,10 +82,12 @@ trains at the size of its base. A Horovod script is resized if it has Horovod's 
 
 Options for all scripts:
     --no-profile        the job is inelastic: it is not measured at other sizes, and keeps its own
-    --core=torch|horovod
+    --core=torch|horovod|service
                         what carries out Horovod's collectives ($FLEXO_CORE says it too). torch, the default:
                         process groups of torch.distributed under Horovod's own Python layer; Horovod's native
-                        library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library
+                        library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library.
+                        service: as torch, but a process on each node sums gradients (Aggregator), and a
+                        worker that dies costs no mini-batch
 Options for scripts of torch.distributed:
     --batch-rule=keep|grow
                         the global batch after a resize. keep, the default: that of the base, and each worker
@@ -230,6 +232,11 @@ def _settle_virtual_workers(base: BaseJob) -> None:
             )
         if base.unit > 1:
             raise ValueError(f"--elastic-unit={base.unit} and --reproducible exclude each other")
+        if choice.sums_by_service():
+            raise ValueError(
+                "--core=service and --reproducible exclude each other: without a worker that has died, sums"
+                " are others. Sums by Aggregators have the same bits in every run of the same workers anyway"
+            )
         count = reproducible.settled(asked, max(base.maximum, base.workers))
         os.environ[reproducible.VARIABLE] = count
         say(f"{count} virtual workers, whatever the size (--reproducible)")

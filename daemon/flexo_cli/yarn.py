@@ -100,7 +100,7 @@ def submit(
         typer.Option(metavar="NAME=VALUE", help="A variable of all processes; repeat it for more."),
     ] = None,
     core: Annotated[
-        str, typer.Option(metavar="torch|horovod", help="What carries out Horovod's collectives.")
+        str, typer.Option(metavar="torch|horovod|service", help="What carries out Horovod's collectives.")
     ] = DEFAULT_CORE,
     elastic_batch: Annotated[
         str, typer.Option(metavar="MIN-MAX", help="Aggregate batch sizes that the model accepts.")

@@ -17,6 +17,10 @@ class Listener(Protocol):
     A method must not block.
     """
 
+    @property
+    def outlives(self) -> bool:
+        """Whether the communicator can still go on without a rank. Asked once Channel.outlive was called."""
+
     def all_here(self) -> None:
         """Every rank has said hello."""
 

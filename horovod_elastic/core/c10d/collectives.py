@@ -6,7 +6,8 @@ type.
 
 Tensors on a GPU go through NCCL if this PyTorch has it, on a stream of this thread's own. The stream waits
 for the inputs' values, and users of the results wait for the stream. Without NCCL, the tensors are copied
-into memory and back.
+into memory and back. So they are where Aggregators make the sums: NCCL does not go on without a rank that
+dies, and does not even notice its death.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Collectives:
         with torch.no_grad():
             if not response.requests[0].on_gpu:
                 self._carry_out(response, works, _MEMORY)
-            elif dist.is_nccl_available():
+            elif self._sums is None and dist.is_nccl_available():
                 self._carry_out_on_gpu(response, works)
             else:
                 self._carry_out_in_memory(response, works)

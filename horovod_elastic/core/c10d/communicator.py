@@ -267,7 +267,7 @@ class Communicator:
     @property
     def outlives(self) -> bool:
         """Whether the others go on if a rank dies that is not rank 0."""
-        return self._client is not None
+        return self._client is not None and self._groups is not None and not self._groups.has_nccl()
 
     def address(self) -> str:
         """This machine's address towards the members. Raises RuntimeError before `build`."""

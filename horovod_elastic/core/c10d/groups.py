@@ -106,6 +106,10 @@ class Groups:
         self.check_whole()
         return self._gloo[process_set].group
 
+    def has_nccl(self) -> bool:
+        """Whether a group of NCCL was made. It neither goes on without a rank that dies nor notices it."""
+        return bool(self._nccl)
+
     def nccl(self, process_set: int, device: torch.device) -> Any:
         """The set's ProcessGroupNCCL for this GPU. The first call makes it, by all members at the same time.
 

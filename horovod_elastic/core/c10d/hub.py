@@ -339,7 +339,7 @@ class Hub:
         del self._far[descriptor]
         sockets.close(far.connection)
         if far.rank >= 0 and not far.left:
-            if self._outlives and why and not self._over:
+            if self._outlives and self._listener.outlives and why and not self._over:
                 self._go_on_without(far)
             else:
                 self._break(why)

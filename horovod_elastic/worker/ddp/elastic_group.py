@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.requests import GLOBAL_SET
-from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sharing, Sums
+from horovod_elastic.core.c10d.sums import MOST_SHARED_BYTES, Sharing, Summing, Sums
 from horovod_elastic.worker.ddp import fixed_tree, torchs_own
 from horovod_elastic.worker.ddp.works import ByAggregators, Done, Guarded, Reducing
 
@@ -348,7 +348,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         if tensor is not None and tensor.is_cuda and not self._on_gpus:
             assert self._communicator is not None
             groups = self._communicator.groups()
-            if self.adds_in_order:  # NCCL refuses ranks that share a GPU
+            # NCCL refuses ranks that share a GPU, and does not notice a rank that dies.
+            if self.adds_in_order or self._sums is not None:
                 torchs_own.add_backend(self._inside, "cuda", "gloo", groups.gloo(self._members))
                 return self._inside
             torchs_own.add_backend(self._inside, "cuda", "nccl", groups.nccl(self._members, tensor.device))
@@ -366,15 +367,15 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _begin_sum(self, sums: Sums, name: str, tensors: Sequence[torch.Tensor], given: Sequence[Any]) -> Any:
         """Begin a collective that Aggregators can make; None if they cannot. Raises RuntimeError."""
-        if not tensors or any(each.device.type != "cpu" for each in tensors):
+        if not tensors:
             return None
         if name == "allreduce" and _is_sum(given[1:]):
             shapes = tuple(tuple(each.shape) for each in tensors)
             if sums.can(shapes, tensors[0].dtype):
-                summing = sums.begin(shapes, tensors[0].dtype, tensors)
+                summing = sums.begin(shapes, tensors[0].dtype, [each.cpu() for each in tensors])
                 gradients = torchs_own.in_backward()
                 take = functools.partial(
-                    summing.take, list(tensors), average=gradients, of_gradients=gradients
+                    _take_sum, summing, list(tensors), average=gradients, of_gradients=gradients
                 )
                 return ByAggregators(summing, list(tensors), take)
         if name == "broadcast" and 0 < tensors[0].nbytes <= MOST_SHARED_BYTES:
@@ -448,11 +449,27 @@ def _is_sum(options: Sequence[Any]) -> bool:
     return bool(operation == dist.ReduceOp.SUM)
 
 
+def _take_sum(summing: Summing, tensors: list[torch.Tensor], **how: bool) -> None:
+    in_memory = [torch.empty_like(each, device="cpu") if each.is_cuda else each for each in tensors]
+    summing.take(in_memory, **how)
+    for tensor, value in zip(tensors, in_memory, strict=True):
+        if tensor is not value:
+            tensor.copy_(value)
+    _finish_on_gpus(tensors)
+
+
+def _finish_on_gpus(tensors: Sequence[torch.Tensor]) -> None:
+    """Wait until what this thread has copied to GPUs is there, for threads with other streams."""
+    for device in {each.device for each in tensors if each.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+
+
 def _take_shared(sharing: Sharing, root: int, into: torch.Tensor) -> None:
     data, ranks = sharing.result()
     if root not in ranks:
         raise RuntimeError(f"rank {root} has died before it could broadcast")
     into.copy_(data)
+    _finish_on_gpus([into])
 
 
 def _keep_own() -> None:

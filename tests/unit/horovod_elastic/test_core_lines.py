@@ -39,12 +39,19 @@ class Ear:
         self.over = threading.Event()
         self.why = ""
         self.times_broken = 0
+        self.without: list[int] = []
         self.decided: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.store: dict[str, bytes] = {}
         self.on_entry: Callable[[], object] = lambda: None
 
+    outlives = True
+    """What it says once Channel.outlive was called."""
+
     def all_here(self) -> None:
         self.here.set()
+
+    def gone(self, rank: int) -> None:
+        self.without.append(rank)
 
     def entry(self, key: str, value: bytes) -> None:
         self.on_entry()
@@ -520,3 +527,34 @@ def test_who_is_alone_is_answered_at_once() -> None:
     alone.leave()
     assert ear.store == {"key": b"value"}
     assert ear.left.is_set()
+
+
+def test_a_rank_that_is_gone_is_left_out_where_the_others_outlive_it(generation: Generation) -> None:
+    generation.hub.outlive()
+    spoke = generation.channels[2]
+    assert isinstance(spoke, Spoke)
+    spoke.close()
+    request = Request(Operation.BARRIER, "without rank 2")
+    for channel in generation.channels[:2]:
+        channel.steps([request])
+    for ear in generation.ears[:2]:
+        assert ear.decided.get(timeout=LONG_S).keys == (key_of(request),)
+        assert not ear.over.is_set()
+    assert generation.ears[0].without == [2]
+
+
+def test_all_hear_that_the_others_cannot_go_on_after_all(generation: Generation) -> None:
+    """As where a group of NCCL was made meanwhile."""
+    generation.hub.outlive()
+    generation.ears[0].outlives = False
+    generation.channels[2].close()
+    assert "rank 2 is gone" in generation.why(2)
+
+
+def test_those_who_are_left_leave_in_order(generation: Generation) -> None:
+    generation.hub.outlive()
+    generation.channels[2].close()
+    for channel in generation.channels[:2]:
+        channel.leave()
+    for ear in generation.ears[:2]:
+        assert ear.left.wait(LONG_S)

@@ -433,6 +433,61 @@ def test_what_cannot_be_done_without_those_who_joined_is_refused() -> None:
     assert "rank 1 joined" in decision.error
 
 
+def without_rank_1(*steps: tuple[int, object]) -> list[Decision]:
+    """What is decided of three ranks' steps, after the second one is gone."""
+    negotiation = Negotiation(3, 100)
+    before = after(negotiation, (1, A), (1, GATHER))
+    assert before == []
+    negotiation.goes_on_without(1)
+    return after(negotiation, *steps)  # type: ignore[arg-type]
+
+
+GATHER = Request(Operation.ALLGATHER, "g", "torch.float32", ((3,),))
+
+
+def test_who_is_gone_is_left_out_and_told_nothing() -> None:
+    (reduced,) = without_rank_1((0, A), (2, A), (0, Poll()), (2, Poll()))
+    (gathered,) = without_rank_1((0, GATHER), (2, GATHER))
+    (ended,) = without_rank_1((0, JOIN), (2, JOIN))
+
+    assert (reduced.members, reduced.gone, reduced.joined) == ((0, 1, 2), {1}, frozenset())
+    assert gathered.first_dimensions == ((3, 0, 3),)
+    assert ended.result == 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(Operation.BROADCAST, "b", "torch.float32", ((3,),), root=1),
+        Request(Operation.ALLTOALL, "t", "torch.float32", ((3,),), splits=(1, 1, 1)),
+        Request(Operation.REDUCESCATTER, "r", "torch.float32", ((3,),)),
+    ],
+)
+def test_what_cannot_be_done_without_who_is_gone_is_refused(request_: Request) -> None:
+    (decision,) = without_rank_1((0, request_), (2, request_))
+
+    assert "rank 1 ended" in decision.error
+    assert (decision.ended, decision.members) == (True, (0, 2))
+
+
+def test_what_all_had_asked_for_is_done_with_who_is_gone() -> None:
+    negotiation = Negotiation(3, 100)
+    assert after(negotiation, (0, A), (1, A), (2, A)) == []
+    negotiation.goes_on_without(1)
+    (decision,) = after(negotiation, (0, Poll()), (2, Poll()))
+
+    assert (names([decision]), decision.gone) == ([["a"]], {1})
+
+
+def test_nobody_waits_for_who_is_gone() -> None:
+    negotiation = Negotiation(2, 100)
+    after(negotiation, (0, A), (0, Wait(A)))
+    negotiation.goes_on_without(1)
+
+    assert names(negotiation.decide()) == [["a"]]
+    assert not negotiation.everybody_waits()
+
+
 @pytest.mark.parametrize("request_", [A, JOIN, Request(Operation.BARRIER, "a")])
 def test_what_needs_somebody_who_left_is_refused(request_: Request) -> None:
     before, behind = Negotiation(3, 100), Negotiation(3, 100)

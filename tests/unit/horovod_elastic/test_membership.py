@@ -410,6 +410,45 @@ def test_nobody_waits_in_hvd_init_for_one_that_has_ended() -> None:
     assert "hvd.init" in world.end.why
 
 
+def outliving_world() -> World:
+    """A job of three workers that go on without one that dies."""
+    world = training_world({"b1": 2, "b2": 1})
+    world.outlives = True
+    world.train(1)
+    return world
+
+
+def test_who_outlives_a_worker_trains_on_until_the_next_generation() -> None:
+    world = outliving_world()
+    commits = world.members.commits
+    dead = next(w for w, process in world.processes.items() if process.part.rank == 1)
+    world.exit(dead, -9)
+    assert not world.members.broken
+    assert world.members.size == 2
+    world.train(3)
+    assert len(world.forms) > 1, "a generation without it"
+    assert dead not in world.forms[1].members()
+    assert not any(process.part.phase is Phase.ARRIVED for process in world.processes.values())
+    assert world.members.commits > commits
+
+
+def test_rank_0_is_outlived_by_nobody() -> None:
+    world = outliving_world()
+    first = next(w for w, process in world.processes.items() if process.part.rank == 0)
+    world.exit(first, -9)
+    assert world.members.broken
+
+
+def test_a_worker_that_dies_while_another_enters_the_generation_breaks_it() -> None:
+    """The one on its way cannot know yet that somebody is gone."""
+    world = outliving_world()
+    late = next(w for w, process in world.processes.items() if process.part.rank == 1)
+    world.members.worker(late).entered = 0  # type: ignore[union-attr]
+    dead = next(w for w, process in world.processes.items() if process.part.rank == 2)
+    world.exit(dead, -9)
+    assert world.members.broken
+
+
 def test_a_worker_that_is_lost_as_the_others_finish_does_not_fail_the_job() -> None:
     world = training_world({"b1": 1, "b2": 1})
     world.members.agent_lost("b2", "its agent has said nothing", world.now)

@@ -114,9 +114,11 @@ class Play:
         return [workers[which % len(workers)]] if workers else []
 
 
-def played(base: dict[str, int], events: list[tuple[str, int, int]], unit: int = 1) -> World:
+def played(
+    base: dict[str, int], events: list[tuple[str, int, int]], unit: int = 1, *, outlives: bool = False
+) -> World:
     """A job on `base`, of so many units, to which `events` have happened."""
-    world = World({agent: units * unit for agent, units in base.items()}, unit=unit)
+    world = World({agent: units * unit for agent, units in base.items()}, unit=unit, outlives=outlives)
     for agent, slots in world.base.items():
         world.join(agent, slots)
     return Play(world).run(events)
@@ -127,12 +129,13 @@ def played(base: dict[str, int], events: list[tuple[str, int, int]], unit: int =
     base={"b1": 2},
     events=[("ready", 0, 1), ("ready", 1, 1), ("limit", 0, 1), ("enter", 0, 1), ("new_leader", 0, 1)],
     unit=1,
+    outlives=False,
 )
-@given(base=BASES, events=EVENTS, unit=st.integers(1, 2))
+@given(base=BASES, events=EVENTS, unit=st.integers(1, 2), outlives=st.booleans())
 def test_promises_hold_and_nobody_waits_for_ever(
-    base: dict[str, int], events: list[tuple[str, int, int]], unit: int
+    base: dict[str, int], events: list[tuple[str, int, int]], unit: int, outlives: bool
 ) -> None:
-    world = played(base, events, unit)
+    world = played(base, events, unit, outlives=outlives)
     world.obey(world.members.limit(None, world.now))
     world.quieten()
     if world.end is None:
@@ -163,11 +166,11 @@ def test_the_job_ends_when_everybody_is_gone(
 
 
 @settings(max_examples=examples(100))
-@given(base=BASES, events=EVENTS)
+@given(base=BASES, events=EVENTS, outlives=st.booleans())
 def test_a_job_that_trains_to_its_end_ends_with_0_whatever_happened_before(
-    base: dict[str, int], events: list[tuple[str, int, int]]
+    base: dict[str, int], events: list[tuple[str, int, int]], outlives: bool
 ) -> None:
-    world = played(base, events)
+    world = played(base, events, outlives=outlives)
     world.quieten()
     if world.end is None:
         world.finish()

@@ -102,6 +102,8 @@ class World:
     outlooks: dict[str, RankAssignment] = field(default_factory=dict)
     unit: int = 1
     """The number of workers that come and go together."""
+    outlives: bool = False
+    """Whether those who train go on without one that dies, unless it was rank 0 (`--core=service`)."""
     steps: list[int] = field(default_factory=list)
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
     virtual: int = 0
@@ -243,6 +245,8 @@ class World:
         form = self.prepared[part.generation]
         if not process.batch_done:
             missing = [w for w in form.members() if form.reached.get(w, -1) < part.boundary]
+            if self.outlives and form.members()[0] in self.processes:
+                missing = [w for w in missing if w in self.processes]
             if part.broken >= part.generation or any(w in form.left for w in missing):
                 self._go_back(worker_id)
                 return
@@ -356,6 +360,7 @@ class World:
             going=part.going,
             layout=process.layout,
             told_first=process.told_first,
+            outlives=self.outlives,
         )
 
     def _as_its_agent_knows(self, worker_id: str) -> WorkerStatus:
