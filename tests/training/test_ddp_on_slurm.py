@@ -13,6 +13,7 @@ import torch
 from elastic_jobs import SCRIPTS, TRACE, Submit
 
 from flexo_lab import Lab
+from horovod_elastic.core.choice import SERVICE, TORCH
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +25,9 @@ def launch(script: str, *arguments: str, options: Sequence[str] = ()) -> str:
     return f"{shlex.join(command)} --log-dir $PWD/logs"
 
 
-def test_it_grows_and_makes_room(submit: Submit, alone: Lab) -> None:
-    run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1")
+@pytest.mark.parametrize("core", [TORCH, SERVICE])
+def test_it_grows_and_makes_room(submit: Submit, alone: Lab, core: str) -> None:
+    run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1", options=[f"--core={core}"])
     job = submit("plain_ddp.py", elastic="1-4", launch=run)
     job.wait_until(
         "four workers", lambda: 4 in {each["size"] for each in job.events("step") if each["world"]}
@@ -36,6 +38,7 @@ def test_it_grows_and_makes_room(submit: Submit, alone: Lab) -> None:
     alone.run([*needs_some, "--output=/dev/null", "--wrap", "sleep 1"])
     shrunk = [each for each in job.events("step") if each["time"] > grown and each["world"]]
     assert min(each["size"] for each in shrunk) < 4
+    assert "all-reduce" not in job.output(), "Aggregators have made the sums, if they were to"
     why = alone.run(["flexo", "why", str(job.job_id)]).stdout
     assert str(job.job_id) in why
     job.cancel()
