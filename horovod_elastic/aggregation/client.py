@@ -8,6 +8,7 @@ gives it all that is unfinished: an input stays in its memory until its sum is t
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -141,6 +142,13 @@ class AggregationClient:
         whole = ((1 << self.plan.size) - 1).to_bytes(mask_bytes(self.plan.size), "little")
         parts = range(key.shape.parts(self.plan.part_bytes))
         return any(key.result.contributors(part) != whole for part in parts)
+
+    def forget(self) -> None:
+        """Close a forked process's copy of the connection: open, it would hide this process's death."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                os.close(connection.detach())
 
     def close(self, *, in_order: bool) -> None:
         """Leave. Without `in_order`, the others hear that this rank is gone."""

@@ -461,6 +461,8 @@ class Communicator:
         """Close a forked process's copies of the connections, which would keep the connections open."""
         if self._channel is not None:
             self._channel.forget()
+        if self._client is not None:
+            self._client.forget()
 
 
 def _fusion_bytes() -> int:
