@@ -1,22 +1,20 @@
-"""How a node's agent steers the node's Aggregator, and learns what its job uses.
+"""How a node's agent steers the sums of its job, and learns what they are: two files beside the Aggregator's.
 
-Assigned Aggregators are those of a pool that sum a job's parts in place of the nodes' own. Without any, the
-nodes' own do.
+An assignment names the Aggregators of a pool that sum the job's parts, in place of the nodes' own. The next
+generation uses it. Without any, the nodes' own do.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod_elastic.aggregation import frames, place
-from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.place import write_file
 
-ANSWERS_WITHIN_S = 2.0
 MOST_ASSIGNED = 1024
+_ASSIGNMENT, _USAGE = "assignment.json", "usage.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class AssignedAggregator:
 class Assignment:
     """The pool's Aggregators for a job. A later assignment has a higher version."""
 
-    version: int
+    version: int = 0
     assigned: tuple[AssignedAggregator, ...] = ()
 
 
@@ -42,54 +40,51 @@ class AggregatorUsage:
     """What this node's Aggregator does for its job."""
 
     bytes: int
-    """Bytes of all sums that the job's present generation makes in one step."""
+    """Bytes of all sums that the job's latest generation makes, each counted once."""
     rounds: int
-    """How often the first key was summed in this generation."""
+    """How many sums were made of the key that was summed most often in this generation."""
     version: int
     """The version of the assignment in use; 0: none."""
 
 
 def assign(folder: Path, version: int, assigned: Sequence[AssignedAggregator]) -> None:
-    """Tell the Aggregator in `folder` which ones sum its job's parts. Raises OSError if it is not there."""
+    """Have the next generation use this assignment. Raises OSError."""
     said = [version, [[each.host, each.port, each.token, each.share] for each in assigned]]
-    _ask(folder, Kind.ASSIGN, said)
+    write_file(folder / _ASSIGNMENT, json.dumps(said))
 
 
-def usage(folder: Path) -> AggregatorUsage | None:
-    """What the Aggregator in `folder` does; None if it is not there."""
+def assignment(folder: Path) -> Assignment:
+    """The assignment in `folder`; one without Aggregators if there is none, or none that can be read."""
     try:
-        size, rounds, version = json.loads(_ask(folder, Kind.USAGE, []))
-        return AggregatorUsage(int(size), int(rounds), int(version))
-    except (OSError, ValueError, TypeError):
-        return None
+        return assignment_from_text((folder / _ASSIGNMENT).read_text())
+    except (OSError, ValueError):
+        return Assignment()
 
 
-def assignment_from_bytes(data: bytes) -> Assignment:
-    """What `assign` has sent, without the token. Raises BadFrame."""
+def assignment_from_text(text: str) -> Assignment:
+    """The assignment in `text`. Raises ValueError."""
     try:
-        version, assigned = json.loads(data)
+        version, assigned = json.loads(text)
         made = Assignment(
             int(version),
             tuple(AssignedAggregator(str(h), int(p), str(t), int(s)) for h, p, t, s in assigned),
         )
-    except (ValueError, TypeError) as error:
-        raise BadFrame(f"an assignment that cannot be read: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"an assignment that cannot be read: {error}") from error
     if len(made.assigned) > MOST_ASSIGNED or any(each.share < 1 for each in made.assigned):
-        raise BadFrame(f"an assignment of {len(made.assigned)} Aggregators, each with a share of 1 or more")
+        raise ValueError(f"an assignment of {len(made.assigned)} Aggregators, each with a share of 1 or more")
     return made
 
 
-def _ask(folder: Path, kind: Kind, said: object) -> bytes:
-    """Send one request; return the answer. Raises OSError, also for a refusal."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ANSWERS_WITHIN_S)
-        connection.connect(str(place.socket_path(folder)))
-        frames.send(connection, Frame(kind), (json.dumps(said).encode(),))
-        try:
-            answer = frames.receive(connection)
-            text = frames.receive_text(connection, answer)
-        except (EOFError, BadFrame) as error:
-            raise OSError(f"the Aggregator gives no answer: {error}") from error
-        if answer.kind is not Kind.READY:
-            raise OSError(f"the Aggregator refuses: {text.decode(errors='replace')}")
-        return text
+def tell_usage(folder: Path, used: AggregatorUsage) -> None:
+    """Tell the agent what the Aggregator in `folder` does. Raises OSError."""
+    write_file(folder / _USAGE, json.dumps([used.bytes, used.rounds, used.version]))
+
+
+def usage(folder: Path) -> AggregatorUsage | None:
+    """What the Aggregator in `folder` does; None if it has not told."""
+    try:
+        size, rounds, version = json.loads((folder / _USAGE).read_text())
+        return AggregatorUsage(int(size), int(rounds), int(version))
+    except (OSError, ValueError, TypeError):
+        return None

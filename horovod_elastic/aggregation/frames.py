@@ -45,10 +45,6 @@ class Kind(enum.IntEnum):
     """Up: this end leaves in order."""
     FAILED = 12
     """Down, with a reason: the sums of this generation cannot go on."""
-    ASSIGN = 13
-    """From the agent, with an assignment (control.py): the Aggregators of a pool for the job."""
-    USAGE = 14
-    """From the agent: it wants to know what the job uses."""
 
 
 class Frame(NamedTuple):

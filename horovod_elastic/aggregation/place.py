@@ -40,11 +40,16 @@ def read(folder: Path) -> AggregatorPlace | None:
 
 
 def write(folder: Path, place: AggregatorPlace) -> None:
-    """Write the file, whole or not at all. Raises OSError."""
-    new = folder / f"{_FILE}.new"
+    """Write the file. Raises OSError."""
+    write_file(folder / _FILE, json.dumps(asdict(place)))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, that only this user can read. Raises OSError."""
+    new = path.with_suffix(".new")
     new.touch(mode=0o600)
-    new.write_text(json.dumps(asdict(place)))
-    new.rename(folder / _FILE)
+    new.write_text(text)
+    new.rename(path)
 
 
 def new_token() -> str:
