@@ -39,8 +39,9 @@ class JobState:
         self._activity = Machine(ACTIVITY, Activity.ACTIVE)
         self.generation = 0
         """The number of the present generation; 0: none yet."""
-        self.incomplete = False
-        """Whether the present generation goes on without a member that has died."""
+        self.to_renew = False
+        """Whether the next generation is due though the same workers are in it: a member of the present one has
+        died, or its sums are to be made elsewhere."""
         self.broken_at = 0.0
         """Time when the present generation broke."""
         self._suspended_at = 0.0
@@ -100,7 +101,7 @@ class JobState:
         """Note that `generation` begins: its members are told to switch."""
         self._generation.happens(GenerationEvent.FORMED)
         self.generation, self.commits, self.failure = generation, commits, None
-        self.incomplete = False
+        self.to_renew = False
 
     def found(self, generation: int) -> None:
         """Note the generation that a new leader finds; 0: none yet."""
@@ -128,7 +129,11 @@ class JobState:
 
     def loses_member(self) -> None:
         """Note that the present generation goes on without a member, until the next one."""
-        self.incomplete, self.failure = True, None
+        self.to_renew, self.failure = True, None
+
+    def renews(self) -> None:
+        """Note that the same workers are to have another generation."""
+        self.to_renew = True
 
     # --- the script ------------------------------------------------------------------------------------
 

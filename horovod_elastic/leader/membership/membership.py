@@ -271,6 +271,12 @@ class Membership:
         self._job.limit = None if workers is None else max(least, workers - workers % unit)
         return self._proceed(now)
 
+    def renew(self, now: float) -> list[Command]:
+        """Have the workers train on in a new generation, which makes its sums elsewhere."""
+        commands = self._changes.drop()
+        self._job.renews()
+        return commands + self._proceed(now)
+
     def stand_still(self, still: bool, now: float) -> list[Command]:
         """Stand still while part of the job is suspended: begin nothing, give no worker up. Else go on."""
         if still is self.standing_still:

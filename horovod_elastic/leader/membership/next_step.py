@@ -87,7 +87,7 @@ def resized(roster: Roster, job: JobState, virtual: VirtualWorkers | None = None
         if not joining:
             return None  # the members hold the model, and no worker could take it over
         staying = members
-    if len(staying) == len(members) and not joining and not job.incomplete:
+    if len(staying) == len(members) and not joining and not job.to_renew:
         return None
     return Selection(roster.in_order(staying, joining), members)
 

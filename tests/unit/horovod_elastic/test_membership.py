@@ -432,6 +432,17 @@ def test_who_outlives_a_worker_trains_on_until_the_next_generation() -> None:
     assert world.members.commits > commits
 
 
+def test_the_same_workers_get_another_generation_if_their_sums_are_to_be_made_elsewhere() -> None:
+    world = training_world({"b1": 2})
+    before = world.forms[-1].members()
+    world.obey(world.members.renew(world.now))
+    world.train(2)
+    assert len(world.forms) == 2
+    assert world.forms[-1].members() == before
+    world.train(2)
+    assert len(world.forms) == 2, "once"
+
+
 def test_rank_0_is_outlived_by_nobody() -> None:
     world = outliving_world()
     first = next(w for w, process in world.processes.items() if process.part.rank == 0)
