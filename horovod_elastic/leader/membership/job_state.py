@@ -40,8 +40,8 @@ class JobState:
         self.generation = 0
         """The number of the present generation; 0: none yet."""
         self.to_renew = False
-        """Whether the next generation is due though the same workers are in it: a member of the present one has
-        died, or its sums are to be made elsewhere."""
+        """Whether another generation is due whoever joins or goes: a member of the present one has died, or
+        its sums are to be made elsewhere."""
         self.broken_at = 0.0
         """Time when the present generation broke."""
         self._suspended_at = 0.0

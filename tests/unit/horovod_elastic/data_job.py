@@ -40,6 +40,12 @@ class Collective:
     size: int
     rounds: list[dict[int, list[int]]] = field(default_factory=list)
     broken: bool = False
+    gone: set[int] = field(default_factory=set)
+    """The ranks that have died, where the others go on without them."""
+
+    def is_whole(self, number: int) -> bool:
+        """Whether all that live have taken part in this round."""
+        return self.rounds[number].keys() | self.gone >= set(range(self.size))
 
 
 class Gathering:
@@ -48,15 +54,15 @@ class Gathering:
 
     @property
     def done(self) -> bool:
-        told = self._collective.rounds[self._number]
-        return self._collective.broken or len(told) == self._collective.size
+        return self._collective.broken or self._collective.is_whole(self._number)
 
     def finish(self) -> Records:
         told = self._collective.rounds[self._number]
-        if self._collective.broken and len(told) < self._collective.size:
+        whole = self._collective.is_whole(self._number)
+        if self._collective.broken and not whole:
             raise Broke
-        assert len(told) == self._collective.size, "finished before everybody has begun"
-        return decode([number for rank in range(self._collective.size) for number in told[rank]])
+        assert whole, "finished before everybody has begun"
+        return decode([number for rank in sorted(told) for number in told[rank]])
 
 
 class Ranks:
@@ -77,6 +83,9 @@ class Ranks:
         self._begun += 1
         return Gathering(self._collective, self._begun - 1)
 
+    def failure(self, why: str) -> Exception:
+        return Broke(why)
+
 
 class Session:
     """A worker's session: its stream ends in the job's mailbox."""
@@ -86,11 +95,13 @@ class Session:
         self.generation = 0
         self.warming = True
         self.speed = 0.0
+        self.untrained: frozenset[int] = frozenset()
+        """The ranks that have died, and have not trained in the last step."""
         self.hear: Callable[[pb.Shards], None] = lambda shards: None
         self.held: Callable[[], Iterable[pb.HeldShards]] = tuple
 
     def absent(self) -> frozenset[int]:
-        return frozenset()
+        return self.untrained
 
     def send(self, message: workers_pb2.FromWorker) -> None:
         self._say(self.worker_id, message)
