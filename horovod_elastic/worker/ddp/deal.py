@@ -88,7 +88,8 @@ class Deal:
                 batch = self._even_batch(start, workers, most, batch)
         left = self.samples - start
         if self.is_longer and not self.drop_last and batch < left < 2 * batch:
-            batch = -(-left // 2)  # BatchNorm fails on a single sample
+            half = -(-left // 2)  # BatchNorm fails on a single sample
+            batch = half + (-half % workers if self.even else 0)
         return min(start + batch, self.samples)
 
     def _even_batch(self, start: int, workers: int, most: int, batch: int) -> int:

@@ -21,6 +21,7 @@ deals = st.builds(
     drop_last=st.booleans(),
     rule=st.sampled_from(BatchRule),
     even=st.booleans(),
+    is_longer=st.booleans(),
 )
 
 
@@ -82,6 +83,16 @@ def test_the_global_batch_stays_that_of_the_base_by_default() -> None:
     deal = Deal(samples=1000, per_worker=32, base=2)
     assert [deal.global_batch(size) for size in (2, 3, 8)] == [64, 64, 64]
     assert [len(deal.share(0, rank, 3).places) for rank in range(3)] == [22, 21, 21]
+
+
+@pytest.mark.parametrize("left", [65, 70, 100, 127])
+def test_an_epoch_that_has_got_more_samples_does_not_end_with_a_few(left: int) -> None:
+    """BatchNorm fails on a single sample. Scripts have seen to it that their own last step has more."""
+    deal = Deal(samples=1000, per_worker=32, base=2, is_longer=True)
+    start = 1000 - left
+    steps = [deal.end(start, 3) - start, 1000 - deal.end(start, 3)]
+    assert max(steps) - min(steps) <= 1
+    assert deal.steps(start, 3) == 2
 
 
 def test_below_the_base_a_worker_keeps_its_batch() -> None:
