@@ -90,6 +90,11 @@ class Layout:
         return self.directory / "slurmdbd.conf"
 
     @property
+    def prolog(self) -> Path:
+        """The program that slurmd runs before a job, only where GPUs can be shared."""
+        return self.directory / "prolog"
+
+    @property
     def plugin(self) -> Path:
         """Directory of copies of slurm_plugin's parts, because only root may be able to read the checkout."""
         return self.directory / "plugin"
@@ -138,6 +143,11 @@ class Layout:
     def scratch(self) -> Path:
         """The default working directory of commands. Every user may write in it."""
         return self.directory / "scratch"
+
+    @property
+    def sharing(self) -> Path:
+        """The directory in which the coordinator of each node has its folder, by the node's name."""
+        return self.scratch / "sharing"
 
     @property
     def bashrc(self) -> Path:

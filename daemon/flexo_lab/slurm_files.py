@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import socket
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +19,7 @@ MEMORY_PER_CPU_MIB = 4000
 """Memory that a node claims for each CPU, and that a job without a request for memory gets. Not enforced."""
 SPANK_PLUGIN = "spank_elastic.so"
 LUA_MODULE = "job_submit_elastic.lua"
+PROLOG = "prolog_sharing.example"
 SATELLITE_PARTITION = "flex"
 INFERENCE_PARTITION = "infer"
 BORROWED_PARTITION = "borrowed"
@@ -91,6 +94,10 @@ def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
     layout.plugstack_conf.write_text(plugstack_conf(layout, spank=SPANK_PLUGIN not in missing))
     if lua:
         layout.job_submit.write_text(job_submit_lua(layout, record.spec))
+    if record.spec.sharing:
+        shutil.copy(sources / PROLOG, layout.plugin / PROLOG)
+        layout.prolog.write_text(prolog(layout))
+        layout.prolog.chmod(0o755)
     return missing
 
 
@@ -132,6 +139,7 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
     sections = [general, ON_ONE_MACHINE]
     if spec.sharing:
         sections[1] = sections[1].replace("GresTypes=gpu", f"GresTypes=gpu,{SPARE_GRES}")
+        sections.append(f"\nProlog={layout.prolog}")
     if lua:
         sections.append("\nJobSubmitPlugins=lua")
     if spec.profile is not Profile.PRODUCTION:
@@ -183,6 +191,19 @@ def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
         function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
           return elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
         end
+        """
+    )
+
+
+def prolog(layout: Layout) -> str:
+    """Text of the Prolog: it tells slurm_plugin/prolog_sharing.example where things are in a lab."""
+    flexo = Path(sys.executable).parent / "flexo"
+    return textwrap.dedent(
+        f"""\
+        #!/bin/sh
+        export FLEXO={shlex.quote(str(flexo))}
+        export FLEXO_SHARING_FOLDER={shlex.quote(str(layout.sharing))}/"$SLURMD_NODENAME"
+        exec {shlex.quote(str(layout.plugin / PROLOG))}
         """
     )
 

@@ -58,7 +58,8 @@ class LabSpec:
     by_qos: bool = False
     """True if satellites are preempted by their QOS, and not by their partition."""
     sharing: bool = False
-    """True if the training nodes' GPUs can be shared: a second GRES on the same device files."""
+    """True if the training nodes' GPUs can be shared: a second GRES on the device files, and a Prolog. The
+    lab starts no coordinators."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -10,7 +10,7 @@ from flexo import config
 from flexo_lab import LabSpec, Profile, flexod
 from flexo_lab.layout import Layout
 from flexo_lab.record import Ports, Record
-from flexo_lab.slurm_files import gres_conf, job_submit_lua, plugstack_conf, slurm_conf
+from flexo_lab.slurm_files import gres_conf, job_submit_lua, plugstack_conf, prolog, slurm_conf
 
 LAYOUT = Layout(Path("/labs/mine"))
 
@@ -76,6 +76,14 @@ def test_where_gpus_are_shared_each_has_a_second_gres_on_its_device_file() -> No
     assert config.parse(toml, "flexo.toml").sharing.partition == "shared"
     accounting = lines_of(sharing=True, profile=Profile.ACCOUNTING)
     assert "AccountingStorageTRES=gres/gpu,gres/spare" in accounting
+
+
+def test_where_gpus_are_shared_slurm_runs_the_prolog_for_the_coordinator_of_the_node() -> None:
+    assert "Prolog=/labs/mine/prolog" in lines_of(sharing=True)
+    assert not [line for line in lines_of() if line.startswith("Prolog")]
+    written = prolog(LAYOUT)
+    assert 'FLEXO_SHARING_FOLDER=/labs/mine/scratch/sharing/"$SLURMD_NODENAME"\n' in written
+    assert written.endswith("exec /labs/mine/plugin/prolog_sharing.example\n")
 
 
 def test_a_node_with_one_gpu_has_one_device_and_no_range() -> None:

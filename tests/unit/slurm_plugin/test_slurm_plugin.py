@@ -130,4 +130,5 @@ def test_make_install_puts_every_file_in_its_place(tmp_path: Path) -> None:
         documents + "slurm.conf.example",
         documents + "plugstack.conf.example",
         documents + "job_submit.lua.example",
+        documents + "prolog_sharing.example",
     }
