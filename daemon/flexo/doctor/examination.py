@@ -35,7 +35,13 @@ from flexo.doctor.priorities import check_priorities
 from flexo.doctor.qos import ASKED, QosSetup, check_qos, parse_qos
 from flexo.doctor.rights import Account, check_rights, parse_admin_level
 from flexo.doctor.scheduler import check_scheduler
-from flexo.doctor.sharing import LuaAnswers, check_sharing, check_spare_lua, check_spare_qos
+from flexo.doctor.sharing import (
+    LuaAnswers,
+    check_prolog,
+    check_sharing,
+    check_spare_lua,
+    check_spare_qos,
+)
 from flexo.doctor.slurm import check_slurm
 from flexo.doctor.slurm_says import (
     PartitionSetup,
@@ -184,6 +190,7 @@ def _sharing(
         *check_shared(config, slurm.partitions, sharing, satellites),
         *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos),
         *check_spare_lua(answers, sharing),
+        check_prolog(config, _prologs(config.prologs)),
     ]
 
 
@@ -202,6 +209,13 @@ def _gres_conf(path: Path) -> tuple[GresLine, ...] | str:
         return parse_gres_conf(text)
     except BadHostlist as error:
         return f"{path}: {error}"
+
+
+def _prologs(patterns: Sequence[str]) -> dict[str, str]:
+    """The Prologs that can be read on this host, by path."""
+    found = [path for each in map(Path, patterns) for path in sorted(each.parent.glob(each.name))]
+    texts = {str(path): _text_of(path) for path in found}
+    return {path: text for path, text in texts.items() if text is not None}
 
 
 def _text_of(path: Path) -> str | None:

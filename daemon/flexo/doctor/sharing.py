@@ -8,7 +8,7 @@ docs/admin-guide.md has the whole set-up.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,9 @@ FIRST_RELEASE: Final = Release(23, 2)
 _RECONFIGURE: Final = "then `scontrol reconfigure`"
 _RESTART: Final = "restart slurmctld and all slurmds"
 _CALLS_MODIFY: Final = re.compile(r"^(?:(?!--).)*\b\w+\.job_modify\s*\(", re.MULTILINE)
+_ENDS_SECOND_JOBS: Final = re.compile(r"^[^#\n]*(?:share evict|prolog_sharing)", re.MULTILINE)
+"""A line of a Prolog that evicts itself, or calls prolog_sharing.example."""
+_PROLOG_EXAMPLE: Final = "/usr/share/doc/flexo-slurm-plugin/prolog_sharing.example"
 _SHOWN: Final = 3
 """The number of nodes or QOS that a sentence names."""
 
@@ -141,6 +144,41 @@ def check_spare_lua(answers: LuaAnswers, sharing: SharingSettings) -> list[Findi
         ok(check, f"slurmctld refuses {SPARE} and {sharing.partition} to other jobs"),
         _hold(answers),
     ]
+
+
+def check_prolog(config: SlurmConfig, texts: Mapping[str, str]) -> Finding:
+    """Check that the second job on a GPU ends before Slurm starts another job there.
+
+    `texts`: those of the Prologs that can be read on this host, by path.
+    """
+    check, named = "sharing.prolog", ", ".join(config.prologs)
+    if not config.prologs:
+        return problem(
+            check,
+            "slurm.conf has no Prolog: a job without consent can start on a GPU that a satellite still uses",
+            f"On each node `install -m 755 {_PROLOG_EXAMPLE} /etc/slurm/prolog_sharing`; slurm.conf:"
+            f" Prolog=/etc/slurm/prolog_sharing; {_RECONFIGURE}.",
+        )
+    if any(_ENDS_SECOND_JOBS.search(text) for text in texts.values()):
+        return ok(
+            check,
+            f"Prolog={named} ends second jobs on a job's GPUs. Its errors are in the log of the node:"
+            " `journalctl -t flexo-prolog`",
+        )
+    if not texts:
+        return not_checked(
+            check,
+            f"Prolog={named} cannot be read on this host: whether it ends second jobs is unknown",
+            f"On a node, `grep -E 'share evict|prolog_sharing' {' '.join(config.prologs)}` has to find a"
+            " line.",
+        )
+    return problem(
+        check,
+        f"Prolog={named} does not call `flexo share evict`: a job without consent can start on a GPU that a"
+        " satellite still uses",
+        f"On each node `install -m 755 {_PROLOG_EXAMPLE} /etc/slurm/prolog_sharing`, and call that file in"
+        " the Prolog.",
+    )
 
 
 def _release(version: str) -> Finding:

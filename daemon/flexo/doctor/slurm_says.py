@@ -15,6 +15,8 @@ from flexo.clusters.slurm.parse_config import parse_traits, setting, words
 from flexo.clusters.slurm.text import is_nothing, number, or_empty, time_limit_s
 
 _MEMORY = ("JobDefaults", "DefMemPerCPU", "DefMemPerNode")
+_PROLOG = re.compile(r"^Prolog(?:\[\d+\])?\s*=\s*(\S+)", re.MULTILINE)
+"""One line before 24.11, `Prolog = (null)` for none; since then `Prolog[0] = ...`, and no line for none."""
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 
 
@@ -53,6 +55,8 @@ class SlurmConfig:
     accounting_tres: tuple[str, ...]
     """The resources that accounting tracks, as in `gres/gpu`."""
     accounting_enforce: tuple[str, ...]
+    prologs: tuple[str, ...]
+    """The programs that slurmd runs on a node before a job, as paths or patterns (glob(7))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ def parse_config(text: str) -> SlurmConfig:
         constrain_devices=setting(text, "ConstrainDevices") == "yes",
         accounting_tres=words(setting(text, "AccountingStorageTRES")),
         accounting_enforce=words(setting(text, "AccountingStorageEnforce")),
+        prologs=tuple(path for path in _PROLOG.findall(text) if not is_nothing(path)),
     )
 
 

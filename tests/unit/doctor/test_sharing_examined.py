@@ -14,7 +14,13 @@ from flexo.doctor.gres_conf import GresLine, files_of, parse_gres_conf
 from flexo.doctor.partitions import Satellites as WantedSatellites
 from flexo.doctor.partitions import check_partitions, check_shared
 from flexo.doctor.qos import QosSetup, parse_qos
-from flexo.doctor.sharing import LuaAnswers, check_sharing, check_spare_lua, check_spare_qos
+from flexo.doctor.sharing import (
+    LuaAnswers,
+    check_prolog,
+    check_sharing,
+    check_spare_lua,
+    check_spare_qos,
+)
 from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig, parse_config, parse_partition_setups
 from flexo.doctor.submission import TriedOut
 from flexo.model.nodes import Node
@@ -26,6 +32,8 @@ NODES = Path(__file__).parents[1] / "clusters" / "captured"
 SHARING = SharingSettings(partition="shared")
 SATELLITES = frozenset({"flex", "borrowed", ""})
 REFUSED = TriedOut("sbatch: error: flexo: the GRES spare is for satellites that flexod has granted a GPU")
+PROLOG = "/etc/slurm/prolog_sharing"
+EXAMPLE = (Path(__file__).parents[3] / "slurm_plugin" / "prolog_sharing.example").read_text()
 CALLS_MODIFY = """
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   return elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
@@ -104,10 +112,11 @@ def test_a_site_that_is_set_up_as_documented_is_all_ok(site: Site) -> None:
             *site.partition_findings(site.partitions),
             *site.limits(partition=site.shared().qos),
             *check_spare_lua(answers(), SHARING),
+            check_prolog(replace(site.config, prologs=(PROLOG,)), {PROLOG: EXAMPLE}),
         ]
     )
     assert set(found.values()) == {Level.OK}
-    assert len(found) == 14
+    assert len(found) == 15
     ordinary = tuple(each for each in site.partitions if each.name != "shared")
     others = check_partitions(site.config, ordinary, WantedSatellites("flex", 300))
     assert {each.check for each in others if each.level is not Level.OK} == set()
@@ -299,6 +308,45 @@ def test_who_may_submit_nothing_does_not_know_what_lua_does() -> None:
 def test_owners_that_can_release_satellites_are_a_problem(text: str | None, level: Level) -> None:
     found = levels(check_spare_lua(answers(job_submit=text), SHARING))
     assert found["sharing.hold"] is level
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("/etc/slurm/prolog_sharing", Level.OK),
+        ("exec /usr/bin/flexo share evict --gpu gpu0", Level.OK),
+        ("# /etc/slurm/prolog_sharing", Level.PROBLEM),
+        ("#!/bin/sh\nexit 0\n", Level.PROBLEM),
+        (None, Level.NOT_CHECKED),
+    ],
+)
+def test_a_prolog_that_leaves_second_jobs_on_a_gpu_is_a_problem(
+    site: Site, text: str | None, level: Level
+) -> None:
+    config = replace(site.config, prologs=("/etc/slurm/prolog",))
+    found = check_prolog(config, {} if text is None else {"/etc/slurm/prolog": text})
+    assert levels([found])["sharing.prolog"] is level
+    assert says(found.what, "/etc/slurm/prolog")
+    assert found.fix or "journalctl -t flexo-prolog" in found.what
+
+
+def test_a_site_without_a_prolog_is_told_where_the_example_is(site: Site) -> None:
+    assert site.config.prologs == ()
+    found = bad([check_prolog(site.config, {})])
+    assert says(found.fix, "prolog_sharing.example", "Prolog=/etc/slurm/prolog_sharing")
+
+
+@pytest.mark.parametrize(
+    ("lines", "prologs"),
+    [
+        ("Prolog                  = (null)\nPrologEpilogTimeout     = 65534", ()),
+        ("Prolog                  = /etc/slurm/prolog.d/*\nPrologFlags = Alloc", ("/etc/slurm/prolog.d/*",)),
+        ("Prolog[0]               = /a\nProlog[1]               = /b\nPrologSlurmctld[0] = /c", ("/a", "/b")),
+        ("ResvProlog              = /r\nSrunProlog              = /s", ()),
+    ],
+)
+def test_prologs_are_read_as_each_release_prints_them(lines: str, prologs: tuple[str, ...]) -> None:
+    assert parse_config(lines).prologs == prologs
 
 
 def test_gres_conf_is_read_in_every_spelling_of_slurm() -> None:
