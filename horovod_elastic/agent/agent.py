@@ -223,10 +223,10 @@ class Agent:
             # A signal that the user has asked the cluster for is for the script. It would end this process.
             signal.signal(number, self._pass_on)
         if not self._options.base and self._platform.takes_back(self._job_id):
-            self._events.put(self._leave)
+            self._events.put(self._on_taken_back)
         self._supervisor.listen(
             ended=lambda *ended: self._events.put(lambda: self._ended(*ended)),
-            terminated=lambda: self._events.put(self._leave),
+            terminated=lambda: self._events.put(self._on_taken_back),
             failed=self._crash,
         )
         if choice.sums_by_service() and not self._supervisor.keeps(aggregator.WORKER_ID):
@@ -558,6 +558,9 @@ class Agent:
             return
         if error:
             say(f"{self._options.command[0]} cannot be run: {error}")
+        if self._options.shared_gpus and shared_gpus.gpu_was_taken(exit_code):
+            exit_code = -signal.SIGKILL  # by its supervisor: its script has not failed
+            self._leave(f"the GPU that {self._node} shares was given to another job")
         worker.ended_at, worker.exit_code = time.monotonic(), exit_code
         if worker.outbox is None:
             self._tell_end(worker_id, worker)
@@ -593,13 +596,15 @@ class Agent:
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
         self._pass_on(signum, frame)
-        self._events.put(self._leave)
+        self._events.put(self._on_taken_back)
 
-    def _leave(self) -> None:
+    def _on_taken_back(self) -> None:
+        self._leave(f"{self._platform.name} takes the node back (SIGTERM)")
+
+    def _leave(self, reason: str) -> None:
         if self._leaving:  # the cluster's signal and the supervisor's message may both have come
             return
         self._leaving = True
-        reason = f"{self._platform.name} takes the node back (SIGTERM)"
         self._say(pb.FromAgent(leaving=pb.AgentLeaving(reason=reason)))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from horovod_elastic.leader.gpu_uses import folder_on
 from horovod_elastic.sharing import environment as sharing
 from horovod_elastic.sharing.environment import Role, Sharing
+from horovod_elastic.sharing.supervisor import ENDED
 
 _DEVICES = Path("/dev")
 
@@ -37,6 +38,11 @@ def supervised(command: Sequence[str], gpu: int, job_id: str) -> list[str]:
     """`command` under a supervisor, which stops it where it does not stop at a closed gate."""
     options = (Role.OPPORTUNISTIC.value, "--gpu", sharing.gpu_name(gpu), "--job", job_id, "--with", "*")
     return [sys.executable, "-m", "horovod_elastic", "share", *options, "--", *command]
+
+
+def gpu_was_taken(exit_code: int) -> bool:
+    """Whether the supervisor of a second job has ended a worker: the job may not use this GPU any more."""
+    return exit_code == ENDED
 
 
 def _variables(role: Role, node: str, gpu: int, job_id: str, present: Mapping[str, str]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def sharing_lab() -> Iterator[Lab]:
 
 def folder_of(lab: Lab, node: str) -> Path:
     """The folder of the node's coordinator."""
-    return lab.scratch / "sharing" / node
+    return lab.layout.sharing / node
 
 
 def coordinator(lab: Lab, node: str) -> subprocess.Popen[bytes]:
@@ -58,7 +58,7 @@ def coordinator(lab: Lab, node: str) -> subprocess.Popen[bytes]:
 def submit(sharing_lab: Lab, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """submit(*options) -> Job: a DDP script, submitted with these options."""
     count = 0
-    where = f"FLEXO_SHARING_FOLDER={sharing_lab.scratch}/sharing/%N"
+    where = f"FLEXO_SHARING_FOLDER={sharing_lab.layout.sharing}/%N"
 
     def submit_one(*options: str, epochs: int = 1000) -> Job:
         nonlocal count
@@ -78,11 +78,11 @@ def submit(sharing_lab: Lab, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         time.sleep(0.3)
 
 
-def guest_on(lab: Lab, node: str) -> str:
-    """The opportunistic job that the coordinator has on the node's GPU; "" for none."""
+def guest_on(lab: Lab, node: str) -> tuple[str, int]:
+    """The opportunistic job that the coordinator has on the node's GPU, and its process; "", 0 for none."""
     told = json.loads((folder_of(lab, node) / "status.json").read_text())
     guest = told["gpus"][0]["opportunistic"]
-    return guest["job"] if guest else ""
+    return (guest["job"], guest["pid"]) if guest else ("", 0)
 
 
 def why(lab: Lab, job: Job) -> str:
@@ -96,7 +96,9 @@ def test_it_trains_beside_another_job_moves_to_a_gpu_of_its_own_and_pauses(shari
         host.wait_until("training", lambda host=host: len(host.events("step")) > 5)
     guest = submit("-n", "1", "-c", "1", "--elastic-opportunistic=1-1")
     nodes = sharing_lab.spec.train_names
-    guest.wait_until("a guest", lambda: str(guest.job_id) in {guest_on(sharing_lab, node) for node in nodes})
+    guest.wait_until(
+        "a guest", lambda: str(guest.job_id) in {guest_on(sharing_lab, node)[0] for node in nodes}
+    )
     guest.wait_until("steps", lambda: trained_since(guest, 0.0))
     told = why(sharing_lab, guest)
     (host,) = [each for each in hosts if f"job {each.job_id} " in told]
@@ -111,6 +113,36 @@ def test_it_trains_beside_another_job_moves_to_a_gpu_of_its_own_and_pauses(shari
     sharing_lab.run(["scancel", str(ordinary)])
     paused = time.time()
     guest.wait_until("steps after the pause", lambda: trained_since(guest, paused))
+
+
+ORDINARY = """#!/bin/sh
+grep -s '^State:' /proc/{process}/status >{out}.new
+mv {out}.new {out}
+exec sleep 600
+"""
+"""A job whose first process notes the state of another process, if that is there."""
+
+
+def test_its_process_is_gone_when_a_job_without_consent_starts_on_its_gpu(sharing_lab, submit):
+    hosts = [submit("-n", "1", "--gpus-per-task=1", "-c", "1", "--elastic-cohost") for _ in range(2)]
+    for host in hosts:
+        host.wait_until("training", lambda host=host: len(host.events("step")) > 5)
+    guest = submit("-n", "1", "-c", "1", "--elastic-opportunistic=1-1")
+    guest.wait_until("steps", lambda: trained_since(guest, 0.0))
+    found = {node: guest_on(sharing_lab, node) for node in sharing_lab.spec.train_names}
+    (node,) = [node for node, (job, _) in found.items() if job == str(guest.job_id)]
+    out = sharing_lab.scratch / "ordinary"
+    script = ORDINARY.format(process=found[node][1], out=out)
+    command = ["sbatch", "--parsable", "-o/dev/null", "-n1", "-c1", "--gres=gpu:1", f"--nodelist={node}"]
+    ordinary = int(sharing_lab.run(command, user="news", stdin=script).stdout)
+    (host,) = [each for each in hosts if elastic_jobs.base_node(each) == node]
+    host.cancel()
+    elastic_jobs.wait_for_start(guest, ordinary)
+    guest.wait_until("the ordinary job's first process", out.exists)
+    assert out.read_text() in ("", "State:\tZ (zombie)\n")
+    started = time.time()
+    guest.wait_until("steps beside the other job", lambda: trained_since(guest, started))
+    assert "R" in sharing_lab.run(["squeue", "--noheader", "--format=%t", f"--jobs={ordinary}"]).stdout
 
 
 def trained_since(job: Job, at: float) -> bool:

@@ -18,7 +18,7 @@ _JOBS = (*HOSTS, GUEST)
 _OURS = (
     *_JOBS,
     *(f"{name}.{end}" for name in _JOBS for end in ("out", "sbatch")),
-    *("coordinators", LOGS, _PICTURE, _REPORT),
+    *(LOGS, _PICTURE, _REPORT),
 )
 
 

@@ -73,7 +73,7 @@ class Story:
 
     def __init__(self, lab: Lab, out: Path, plot: Plot, seen: Seen, teller: Teller) -> None:
         self._lab, self._out, self._plot, self._seen, self._teller = lab, out, plot, seen, teller
-        self._folders = out / "coordinators"
+        self._folders = lab.layout.sharing
 
     def play(self) -> None:
         """Play it. Raises StoryFailed, LabError."""
