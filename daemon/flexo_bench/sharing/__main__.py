@@ -23,8 +23,18 @@ from pathlib import Path
 import torch
 
 from flexo_bench.runtime.rivals import interrupt_on_sigterm
-from flexo_bench.sharing import report
-from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, WAYS, Figures, Overhead, Turn
+from flexo_bench.sharing import memory, report
+from flexo_bench.sharing.results import (
+    DUTY,
+    GATE,
+    GROWTH,
+    TRIM,
+    UNTHROTTLED,
+    WAYS,
+    Figures,
+    Overhead,
+    Turn,
+)
 from flexo_bench.sharing.turns import InterleavedJobs, Job, JobFailed
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
@@ -72,6 +82,8 @@ def main() -> None:
         finally:
             turns.end()
             shutil.rmtree(folder, ignore_errors=True)
+    if not options.cpu:
+        _memory(options, figures)
     for line in report.table(figures):
         print(line)
     print(f"\nwritten: {options.json}; repeat with: {command}")
@@ -140,13 +152,15 @@ def _pair(
                 began = time.monotonic()
                 time.sleep(options.turn)
                 windows[way] = (began, time.monotonic())
-        alone = _step_s(guarantees[ALONE], windows[ALONE])
+        alone = _steps_s(guarantees[ALONE], windows[ALONE])
         own = len(others[OWN].within(*windows[OWN]))
         for way in WAYS:
             guarantees[way].check()
             others[way].check()
-            slowdown = _step_s(guarantees[way], windows[way]) / alone - 1
-            figures.add(pair, way, Turn(slowdown, len(others[way].within(*windows[way])) / max(own, 1)))
+            steps = _steps_s(guarantees[way], windows[way])
+            slowdown = statistics.median(steps) / statistics.median(alone) - 1
+            share = len(others[way].within(*windows[way])) / max(own, 1)
+            figures.add(pair, way, Turn(slowdown, share, steps, alone))
         report.write(figures, options.json)
         last = {way: figures.pairs[pair][way][-1] for way in WAYS}
         told = ", ".join(
@@ -162,14 +176,12 @@ def _stop_all(turns: InterleavedJobs, ways: Sequence[str]) -> None:
             pass
 
 
-def _step_s(job: Job, window: tuple[float, float]) -> float:
-    """Seconds from step to step, the median of a window. Raises JobFailed if it took fewer than three
-    steps.
-    """
+def _steps_s(job: Job, window: tuple[float, float]) -> tuple[float, ...]:
+    """Seconds from step to step in a window. Raises JobFailed if it took fewer than three steps."""
     ends = [at for at, _ in job.within(*window)]
     if len(ends) < 3:
         raise JobFailed(f"{job.name} took {len(ends)} steps in a turn; use a longer --turn")
-    return statistics.median(later - former for former, later in itertools.pairwise(ends))
+    return tuple(later - former for former, later in itertools.pairwise(ends))
 
 
 def _overhead(
@@ -201,6 +213,14 @@ def _overhead(
         report.write(figures, options.json)
         if number % 10 == 9:
             tell(f"overhead, round {number + 1}: {statistics.fmean(measured):+.2%}")
+
+
+def _memory(options: argparse.Namespace, figures: Figures) -> None:
+    """Trim and growth of 16 GB in this process, once all jobs have left the GPU."""
+    for trim_ms, growth_ms in memory.on_this_gpu(options.rounds):
+        figures.memory.setdefault(TRIM, []).append(trim_ms)
+        figures.memory.setdefault(GROWTH, []).append(growth_ms)
+        report.write(figures, options.json)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,32 @@ LAYER = Path(__file__).resolve().parents[3] / "horovod_elastic" / "sharing"
 MOST_WIDTH = 0.01
 """An interval of CPU time that is wider decides nothing."""
 MOST_OVERHEAD = 0.005
+TRIM, GROWTH = "trim_ms", "growth_ms"
+MEMORY_GOALS = (("16 GB of cache back in 17 ms", TRIM, 17.0), ("growth by 16 GB in 115 ms", GROWTH, 115.0))
+"""Goals of docs/sharing.md: in words, the measured thing, and its bound."""
+LEAST_STEPS = 100
+"""Fewer steps have no 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One way in one round. `guarantee_slowdown`: over the same round alone. `opportunistic_share`: of
-    its own speed.
+    its own speed. `steps_s`: the durations of the guarantee job's steps; `alone_s`: in the same round alone.
     """
 
     guarantee_slowdown: float
     opportunistic_share: float
+    steps_s: tuple[float, ...] = ()
+    alone_s: tuple[float, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The turn in the file. `longest_step_s` shows which turns make the 99th percentile."""
+        return {
+            "guarantee_slowdown": self.guarantee_slowdown,
+            "opportunistic_share": self.opportunistic_share,
+            "steps": len(self.steps_s),
+            "longest_step_s": max(self.steps_s, default=None),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,7 @@ class Overhead:
 
 @dataclass
 class Figures:
-    """All results so far. `pairs`: by name and way, the turns."""
+    """All results so far. `pairs`: by name and way, the turns. `memory`: milliseconds, by what took them."""
 
     device: str
     torch: str
@@ -64,6 +80,7 @@ class Figures:
     date: str
     pairs: dict[str, dict[str, list[Turn]]] = field(default_factory=dict)
     overhead: Overhead = Overhead(())
+    memory: dict[str, list[float]] = field(default_factory=dict)
     goals: dict[str, str] = field(default_factory=dict)
 
     def add(self, pair: str, way: str, turn: Turn) -> None:
@@ -78,6 +95,18 @@ class Figures:
         """The median of the opportunistic job's share over all rounds."""
         return Sample(tuple(turn.opportunistic_share for turn in self._turns(pair, way))).median
 
+    def p99(self, pair: str, way: str) -> float | None:
+        """How much longer the 99th percentile of the guarantee job's steps is than alone, over all rounds.
+
+        None for too few steps. A turn has some 20 steps, so single turns have no such percentile.
+        """
+        turns = self._turns(pair, way)
+        steps = [step for turn in turns for step in turn.steps_s]
+        alone = [step for turn in turns for step in turn.alone_s]
+        if min(len(steps), len(alone)) < LEAST_STEPS:
+            return None
+        return statistics.quantiles(steps, n=100)[-1] / statistics.quantiles(alone, n=100)[-1] - 1
+
     def _turns(self, pair: str, way: str) -> list[Turn]:
         return self.pairs.get(pair, {}).get(way, [])
 
@@ -88,6 +117,17 @@ class Figures:
         losses = [self.slowdowns(pair, way).median for way in WAYS]
         return None not in losses and losses == sorted(losses, reverse=True) and len(set(losses)) == 3  # type: ignore[type-var]
 
+    def memory_verdicts(self) -> dict[str, str]:
+        """The goals on memory that were measured, each with its verdict."""
+        found = {
+            goal: (Sample(tuple(self.memory.get(name, ()))).median, most) for goal, name, most in MEMORY_GOALS
+        }
+        return {
+            goal: f"{'reached' if median <= most else 'missed'}: {median:.1f} ms"
+            for goal, (median, most) in found.items()
+            if median is not None
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The file's content."""
         pairs = {
@@ -96,7 +136,8 @@ class Figures:
                     "guarantee_slowdown": self.slowdowns(pair, way).median,
                     "opportunistic_share": self.share(pair, way),
                     "guarantee_slowdown_interval": self.slowdowns(pair, way).interval,
-                    "rounds": [asdict(turn) for turn in turns],
+                    "p99": self.p99(pair, way),
+                    "rounds": [turn.as_json() for turn in turns],
                 }
                 for way, turns in ways.items()
             }
@@ -114,7 +155,11 @@ class Figures:
             "overhead_unshared_verdict": self.overhead.verdict(),
             "pairs": pairs,
             "ordered": {pair: self.ordered(pair) for pair in self.pairs},
-            "goals": self.goals,
+            "memory": {
+                name: {"median": Sample(tuple(values)).median, "rounds": values}
+                for name, values in self.memory.items()
+            },
+            "goals": self.goals | self.memory_verdicts(),
         }
 
 
