@@ -50,7 +50,7 @@ def _use(gpu: status.Gpu, node: str, number: int) -> jobs_pb2.GpuUse:
         gpu=number,
         utilization=min(1.0, max(0.0, round(gpu.utilization, 2))),
         memory_mib=gpu.memory_total // _MIB,
-        peak_mib=(holder.memory if holder else 0) // _MIB,
+        peak_mib=(max(holder.peak, holder.memory) if holder else 0) // _MIB,
         slowdown=round(max(0.0, gpu.guarantee_slowdown or 0.0), 4),
         opportunistic_share=min(1.0, round(gpu.opportunistic_share or 0.0, 2)),
         steady=holder is not None and not holder.stale,

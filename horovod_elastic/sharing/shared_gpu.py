@@ -101,13 +101,13 @@ class Member:
         """What people are told of it. Numbers in a page are the process's own word."""
         if self.hello.role is Role.GUARANTEE:
             told = GuaranteePage(self.page)
-            steps, memory, moved = told.cycles.count, told.memory, 0
+            steps, memory, moved, peak = told.cycles.count, told.memory, 0, max(told.peak, told.memory)
         else:
             mine = OpportunisticPage(self.page)
-            steps, memory, moved = mine.steps, mine.memory, mine.moved
+            steps, memory, moved, peak = mine.steps, mine.memory, mine.moved, 0
         stale = self.order is not None and self.order.shared and is_stale(self.page)
         pid, uid = self.caller.pid, self.caller.uid
-        return status.Member(self.hello.role, self.hello.job, pid, uid, steps, memory, moved, stale)
+        return status.Member(self.hello.role, self.hello.job, pid, uid, steps, memory, moved, stale, peak)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -27,6 +27,7 @@ class Member:
     measured.
 
     `moved_out`: bytes of its live tensors that are in the host's memory now. `steps`: since it joined.
+    `peak`: the most bytes that a guarantee job has held; 0 for others.
     """
 
     role: Role
@@ -37,6 +38,7 @@ class Member:
     memory: int
     moved_out: int = 0
     stale: bool = False
+    peak: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def _member(told: dict[str, Any] | None) -> Member | None:
         memory=int(told["memory"]),
         moved_out=int(told["moved_out"]),
         stale=bool(told["stale"]),
+        peak=int(told.get("peak", 0)),
     )
 
 

@@ -127,6 +127,9 @@ class Supervisor:
         return code
 
     def _judge(self, elapsed_s: float) -> None:
+        if self._ended:  # that has been said, and its end was not seen yet
+            self._signal(signal.SIGKILL)
+            return
         closed_s = 0.0
         open_for_all = True
         for watched in filter(None, self._watched.values()):

@@ -83,6 +83,11 @@ def test_the_leader_reports_the_gpu_that_its_job_holds(tmp_path):
     assert (use.slowdown, use.opportunistic_share) == (0.0123, 0.5)
 
 
+def test_it_reports_the_most_that_its_job_has_held_and_not_what_it_holds_now(tmp_path):
+    (use,) = uses(tmp_path, gpu(guarantee=member("17", peak=30 << 30)))
+    assert use.peak_mib == 30 << 10
+
+
 @pytest.mark.parametrize("of_other", [member("18"), member("17", uid=os.getuid() + 1), None])
 def test_it_reports_no_gpu_of_others(tmp_path, of_other):
     assert uses(tmp_path, gpu(guarantee=of_other)) == []

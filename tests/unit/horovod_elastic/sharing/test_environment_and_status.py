@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 
 from horovod_elastic.sharing import environment, status
 from horovod_elastic.sharing.environment import Role, Sharing, WrongVariable
+from horovod_elastic.sharing.introduction import Caller, Hello
+from horovod_elastic.sharing.pages import GuaranteePage, OpportunisticPage, Page
+from horovod_elastic.sharing.shared_gpu import Member as Process
 from horovod_elastic.sharing.status import Gpu, Member, NodeStatus, NoStatus
 
 
@@ -58,7 +63,7 @@ FRACTIONS = st.none() | st.floats(0, 10)
 SIZES = st.integers(0, 2**50)
 MEMBERS = st.builds(
     Member,
-    *(st.sampled_from(Role), st.text(max_size=9), SIZES, SIZES, SIZES, SIZES, SIZES, st.booleans()),
+    *(st.sampled_from(Role), st.text(max_size=9), SIZES, SIZES, SIZES, SIZES, SIZES, st.booleans(), SIZES),
 )
 GPUS = st.builds(
     Gpu,
@@ -88,6 +93,29 @@ def test_without_a_coordinator_the_reason_names_the_file_and_what_to_do(tmp_path
     with pytest.raises(NoStatus, match="flexo share coordinator") as caught:
         status.read(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("role", "peak"), [(Role.GUARANTEE, 9 << 30), (Role.OPPORTUNISTIC, 0)])
+def test_the_status_has_what_a_guarantee_job_holds_and_the_most_that_it_has_held(
+    role: Role, peak: int
+) -> None:
+    page = Page.make(role.value)
+    word = {Role.GUARANTEE: GuaranteePage.MEMORY, Role.OPPORTUNISTIC: OpportunisticPage.MEMORY}[role]
+    page.words[word] = 3 << 30
+    if role is Role.GUARANTEE:
+        page.words[GuaranteePage.PEAK] = 9 << 30
+    with socket.socket(socket.AF_UNIX) as connection:
+        told = Process(1, connection, Caller(os.getpid(), os.getuid()), Hello("g0", role), page).status()
+    assert (told.memory, told.peak) == (3 << 30, peak)
+
+
+def test_a_coordinator_of_an_earlier_release_tells_no_peak() -> None:
+    gpu = Gpu("g", "m", True, 8, 4, 0.5, "gaps", "", 2, Member(Role.GUARANTEE, "17", 1, 1, 9, 3, peak=5))
+    told = status.content_of(NodeStatus("n", 1, 1.0, (gpu,)))
+    before = told.replace(b'"stale": false,', b'"stale": false').replace(b'"peak": 5', b"")
+    read = status.parse(before).gpus[0].guarantee
+    assert read is not None
+    assert (read.memory, read.peak) == (3, 0)
 
 
 @pytest.mark.parametrize(
