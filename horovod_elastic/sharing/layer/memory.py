@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import torch.distributed as dist
 
@@ -15,6 +16,8 @@ from horovod_elastic.sharing.relocation import HostBuffers, NoRoom, Relocated
 
 KEPT_BUFFERS = 4 << 30
 """Bytes of pinned host memory that are kept between two moves."""
+VAIN_SHARE = 0.01
+"""The share of the time that attempts to obey one limit may take. A job at its gate asks often."""
 
 
 class Memory:
@@ -25,6 +28,9 @@ class Memory:
         self.may_move = True
         self._out: Relocated | None = None
         self._buffers = HostBuffers(KEPT_BUFFERS)
+        self._tried: int | None = None
+        """The limit that was tried to obey last, if not all tensors could stay in."""
+        self._again_at = 0.0
 
     @property
     def moved(self) -> int:
@@ -42,10 +48,18 @@ class Memory:
         Raises nothing. Must be called from the only thread that computes.
         """
         self.place.limit(limit)
-        if self._out is not None:
-            return self._come_back(limit)
-        if self.place.used() <= limit:
+        if self._out is None and self.place.used() <= limit:
             return True
+        began = time.monotonic()
+        if limit == self._tried and began < self._again_at:
+            return False
+        inside = self._make_room(limit) if self._out is None else self._come_back(limit)
+        ended = time.monotonic()
+        self._tried = None if inside else limit
+        self._again_at = ended + (ended - began) / VAIN_SHARE
+        return inside
+
+    def _make_room(self, limit: int) -> bool:
         self.place.trim()
         if self._counted() <= limit:
             return True
@@ -59,7 +73,7 @@ class Memory:
     def _come_back(self, limit: int) -> bool:
         out = self._out
         assert out is not None
-        if self._counted() + out.size > limit:
+        if out.size > limit or self._counted() + out.size > limit:
             return False
         try:
             out.back()

@@ -217,6 +217,42 @@ def test_live_tensors_leave_and_come_back_with_the_limit() -> None:
     assert (memory.moved, int(held.sum())) == (0, (1 << 18) * ((1 << 18) - 1) // 2)
 
 
+class Counted(Pretended):
+    """A pretended device that notes what costs time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = self.trims = 0
+
+    def count(self) -> int:
+        self.counts += 1
+        return super().count()
+
+    def trim(self) -> None:
+        self.trims += 1
+        super().trim()
+
+
+def test_a_job_that_stands_at_its_gate_counts_no_tensors_again_and_again() -> None:
+    memory, held = Memory(place := Counted()), torch.ones(1 << 18)
+    assert not memory.obey(1000)
+    before = place.counts
+    assert not any(memory.obey(1000) for _ in range(50))
+    assert place.counts == before
+    assert memory.obey(1 << 40)  # a new limit is obeyed at once
+    assert held.sum() == 1 << 18
+
+
+def test_a_limit_that_cannot_be_obeyed_is_tried_in_a_hundredth_of_the_time() -> None:
+    memory, held = Memory(place := Counted()), torch.ones(1 << 18)
+    memory.may_move = False
+    assert not any(memory.obey(1000) for _ in range(50))
+    assert place.trims == 1
+    assert not memory.obey(999)
+    assert place.trims == 2
+    assert memory.obey(held.nbytes + (1 << 40))
+
+
 def test_where_tensors_may_not_move_the_job_stays_out_of_the_gate() -> None:
     memory, held = Memory(Pretended()), torch.ones(1 << 18)
     memory.may_move = False
