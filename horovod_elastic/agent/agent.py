@@ -101,6 +101,10 @@ class AgentOptions:
         """The workers to which the agent passes a signal: all, if the cluster signals the agent alone."""
         return tuple(workers) if self.pass_signals else ()
 
+    def has_lost_its_gpu(self, exit_code: int) -> bool:
+        """Whether a worker with this exit code may not use the GPU any more that its satellite shares."""
+        return bool(self.shared_gpus) and shared_gpus.gpu_was_taken(exit_code)
+
     def leaves_with(self, workers: int) -> int | None:
         """The exit code of an agent that has to leave while nobody leads the job.
 
@@ -558,7 +562,7 @@ class Agent:
             return
         if error:
             say(f"{self._options.command[0]} cannot be run: {error}")
-        if self._options.shared_gpus and shared_gpus.gpu_was_taken(exit_code):
+        if self._options.has_lost_its_gpu(exit_code):
             exit_code = -signal.SIGKILL  # by its supervisor: its script has not failed
             self._leave(f"the GPU that {self._node} shares was given to another job")
         worker.ended_at, worker.exit_code = time.monotonic(), exit_code

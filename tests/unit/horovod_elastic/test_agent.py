@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from horovod_elastic.agent.worker_environment import (
     projected,
 )
 from horovod_elastic.core import choice
+from horovod_elastic.sharing.supervisor import ENDED
 
 
 @pytest.mark.parametrize(
@@ -182,3 +184,14 @@ def test_an_agent_that_has_to_go_and_has_no_leader_ends_unless_workers_train_bes
     base: bool, workers: int, code: int | None
 ) -> None:
     assert post(base=base).leaves_with(workers) == code
+
+
+@pytest.mark.parametrize(
+    ("shared", "exit_code", "lost"),
+    [((1,), ENDED, True), ((1,), 1, False), ((1,), 0, False), ((1,), -9, False), ((), ENDED, False)],
+)
+def test_a_worker_that_its_supervisor_ended_on_a_shared_gpu_has_not_failed(
+    shared: tuple[int, ...], exit_code: int, lost: bool
+) -> None:
+    satellite = replace(post(base=False), shared_gpus=shared)
+    assert satellite.has_lost_its_gpu(exit_code) is lost
