@@ -127,4 +127,5 @@ def test_the_doctor_finds_all_in_order_but_the_limits_of_slurmdbd(quiet: Lab) ->
     assert levels.pop("sharing.qos") == "warning"  # this lab has no slurmdbd
     assert levels.pop("sharing.release") == ("ok" if SHARES else "problem")
     assert set(levels.values()) == {"ok"}
-    assert {"sharing.devices", "sharing.files", "sharing.lua", "sharing.hold"} <= levels.keys()
+    checks = ("devices", "files", "lua", "hold", "prolog")
+    assert {f"sharing.{check}" for check in checks} <= levels.keys()
