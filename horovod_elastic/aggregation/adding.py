@@ -48,9 +48,8 @@ def _add_halves(summands: Sequence[Array], into: Array, dtype: str) -> None:
     if len(summands) == 1:
         tensor(into).copy_(tensor(summands[0]))
         return
-    total = tensor(summands[0]).float() if into.dtype != np.float32 else tensor(into)
-    if into.dtype == np.float32:
-        total.copy_(tensor(summands[0]))
+    total = tensor(into) if into.dtype == np.float32 else torch.empty(len(into))
+    total.copy_(tensor(summands[0]))
     for each in summands[1:]:
         total.add_(tensor(each))
     if into.dtype != np.float32:

@@ -9,7 +9,6 @@ predecessor has done.
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ import numpy.typing as npt
 from horovod_elastic.aggregation.frames import BadFrame
 
 MOST_ELEMENTS = 1 << 34
+MOST_PARTS = 1 << 17
+"""Limit of a key's parts, whose records every Aggregator keeps: 128 GiB in parts of the usual size."""
 _ALIGNED = 64
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4}
 HALVES = ("float16", "bfloat16")
@@ -47,7 +48,7 @@ class KeyShape:
 
     def parts(self, part_bytes: int) -> int:
         """The number of parts of at most `part_bytes`."""
-        return max(1, math.ceil(self.size / part_bytes))
+        return -(-self.elements // (part_bytes // self.item_bytes))
 
     def part(self, number: int, part_bytes: int) -> slice:
         """The elements of this part."""
@@ -69,9 +70,11 @@ def shape_from_bytes(data: bytes) -> KeyShape:
     """The shape in `data`. Raises BadFrame."""
     try:
         name, dtype, elements = json.loads(data)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadFrame(f"a key that cannot be read: {error}") from error
-    if not isinstance(name, str) or dtype not in _ITEM_BYTES or not isinstance(elements, int):
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(elements, int):
+        raise BadFrame("a key that is no name, type and number of elements")
+    if dtype not in _ITEM_BYTES:
         raise BadFrame(f"a key of type {str(dtype)[:20]!r}; allowed are {', '.join(_ITEM_BYTES)}")
     if not 0 < elements <= MOST_ELEMENTS:
         raise BadFrame(f"a key of {elements} numbers; 1 to {MOST_ELEMENTS} are allowed")
@@ -88,8 +91,9 @@ class InputMemory:
     """A worker's memory for its inputs of one key: the numbers, and nothing else."""
 
     def __init__(self, shape: KeyShape, fd: int = -1) -> None:
-        """Map the memory behind `fd`, which stays open, or make it. Raises BadFrame if it is too small."""
-        self.fd, self._map = _mapped("flexo-input", shape.size, fd)
+        """Map the memory behind `fd`, which stays the caller's, or make it. BadFrame if it is too small."""
+        made, self._map = _mapped("flexo-input", shape.size, fd)
+        self.fd = made if fd < 0 else -1
         self.numbers = numbers(self._map, shape.dtype, 0, shape.elements)
 
     @property
@@ -97,13 +101,19 @@ class InputMemory:
         """The same as bytes."""
         return memoryview(self._map)
 
+    def close(self) -> None:
+        """Close the descriptor. The memory is there as long as somebody uses it."""
+        self.fd = _closed(self.fd)
+
 
 class ResultMemory:
     """A node's memory for the results of one key, of `ranks` ranks."""
 
     def __init__(self, shape: KeyShape, part_bytes: int, ranks: int, fd: int = -1) -> None:
-        """Map the memory behind `fd`, which stays open, or make it. Raises BadFrame if it is too small."""
+        """Map the memory behind `fd`, which then is this object's, or make it. BadFrame if it is small."""
         parts, self.mask_bytes = shape.parts(part_bytes), mask_bytes(ranks)
+        if parts > MOST_PARTS:
+            raise BadFrame(f"a key of {parts} parts; at most {MOST_PARTS} are allowed")
         begins = _rounded(parts * (8 + self.mask_bytes), _ALIGNED)
         self.fd, self._map = _mapped("flexo-result", begins + shape.size, fd)
         self._rounds = np.frombuffer(self._map, dtype=np.uint64, count=parts)
@@ -133,6 +143,10 @@ class ResultMemory:
             contributors, dtype=np.uint8
         )
         self._rounds[part] = number
+
+    def close(self) -> None:
+        """Close the descriptor. The memory is there as long as somebody uses it."""
+        self.fd = _closed(self.fd)
 
 
 def mask_bytes(ranks: int) -> int:
@@ -164,6 +178,12 @@ def _mapped(name: str, size: int, fd: int) -> tuple[int, mmap.mmap]:
     elif os.fstat(fd).st_size < size:
         raise BadFrame(f"memory of {os.fstat(fd).st_size} bytes for a key that needs {size}")
     return fd, mmap.mmap(fd, size)
+
+
+def _closed(fd: int) -> int:
+    if fd >= 0:
+        os.close(fd)
+    return -1
 
 
 def _rounded(value: int, multiple: int) -> int:

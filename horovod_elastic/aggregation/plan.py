@@ -28,7 +28,6 @@ class Role(enum.StrEnum):
     WORKER = "worker"
     NODE = "node"
     """Another node's Aggregator, with that node's sums."""
-    AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +70,13 @@ class Hello:
 
     role: Role
     number: int
-    """A worker's rank, or a node's index in the plan; 0 for the agent."""
+    """A worker's rank, or a node's index in the plan."""
     to: int
     """The index, in the plan, of the node whose Aggregator this is for."""
     token: str
     plan: Plan
     keys: int = NEW
-    """How many keys a worker had registered with an Aggregator that is gone; NEW: there was none."""
+    """How many keys a worker had registered with an Aggregator that is gone; 0 from a node; NEW: none is."""
 
 
 def to_bytes(hello: Hello) -> bytes:
@@ -111,7 +110,7 @@ def from_bytes(data: bytes) -> Hello:
         )
         _check(plan)
         role = Role(said["role"])
-        most = {Role.WORKER: plan.size, Role.NODE: len(plan.nodes), Role.AGENT: 1}[role] - 1
+        most = {Role.WORKER: plan.size, Role.NODE: len(plan.nodes)}[role] - 1
         number, to = _number(said, "number", 0, most), _number(said, "to", 0, len(plan.nodes) - 1)
         return Hello(role, number, to, str(said["token"]), plan, _number(said, "keys", NEW, 2**31))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
