@@ -88,6 +88,8 @@ class AggregationClient:
     def key(self, shape: KeyShape) -> Key:
         """The key with this name and size. All workers ask for their keys in the same order. SumsFailed."""
         with self._lock:
+            if self._over:
+                raise SumsFailed(self._over)
             found = self._by_shape.get(shape)
             if found is None:
                 found = Key(len(self._keys), shape, InputMemory(shape))
@@ -97,7 +99,8 @@ class AggregationClient:
             else:
                 connection = None
         if connection is not None:
-            self._register(connection, found)
+            with self._sending, contextlib.suppress(OSError):  # as in `_send`
+                self._register(connection, found)
         found.registered.wait()
         if self._over:
             raise SumsFailed(self._over)
@@ -194,22 +197,26 @@ class AggregationClient:
     def _greet(self, connection: socket.socket) -> None:
         """Introduce this worker, with all keys and what is unfinished, to an Aggregator."""
         again = self._ready.is_set()
-        with self._lock:
-            keys = list(self._keys)
-            token = self.plan.nodes[self._node].token
+        with self._sending:  # who begins a sum meanwhile sends its push after the key is registered
+            with self._lock:
+                if self._closing:
+                    raise EOFError("it was closed")
+                keys = list(self._keys)
+                self._connection = connection
             count = len(keys) if again else NEW
+            token = self.plan.nodes[self._node].token
             hello = Hello(Role.WORKER, self._rank, self._node, token, self.plan, count)
             frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
-            self._connection = connection
-        for key in keys:
-            self._register(connection, key)
-            if key.done < key.round:
-                self._send(connection, Frame(Kind.PUSH, key.number, round=key.round))
+            for key in keys:
+                self._register(connection, key)
+                if key.done < key.round:
+                    frames.send(connection, Frame(Kind.PUSH, key.number, round=key.round))
 
     def _register(self, connection: socket.socket, key: Key) -> None:
+        if self._over:
+            return  # and the descriptors are closed
         fds = [key.input.fd] if key.result is None else [key.input.fd, key.result.fd]
-        with self._sending, contextlib.suppress(OSError):
-            frames.send_with_fds(connection, Frame(Kind.REGISTER, key.number), fds, shape_to_bytes(key.shape))
+        frames.send_with_fds(connection, Frame(Kind.REGISTER, key.number), fds, shape_to_bytes(key.shape))
 
     def _send(self, connection: socket.socket, frame: Frame) -> None:
         with self._sending, contextlib.suppress(OSError):  # the thread that hears notices, and sends it again
@@ -218,9 +225,11 @@ class AggregationClient:
     def _hear(self, connection: socket.socket) -> None:
         while True:
             frame, fds = frames.receive_with_fds(connection)
+            if frame.kind in (Kind.DONE, Kind.REGISTERED) and frame.key >= len(self._keys):
+                raise BadFrame(f"{frame.kind.name} for the unknown key {frame.key}")
             if frame.kind is Kind.DONE:
                 self._done(self._keys[frame.key], frame.round)
-            elif frame.kind is Kind.REGISTERED:
+            elif frame.kind is Kind.REGISTERED and fds:
                 self._has_result(self._keys[frame.key], fds[0])
             elif frame.kind is Kind.READY:
                 self._ready.set()
@@ -233,6 +242,8 @@ class AggregationClient:
         if key.result is None:
             key.result = ResultMemory(key.shape, self.plan.part_bytes, self.plan.size, fd)
             key.registered.set()
+        else:
+            os.close(fd)  # the memory that this worker has brought itself
 
     def _done(self, key: Key, number: int) -> None:
         with self._lock:
@@ -250,6 +261,11 @@ class AggregationClient:
             waiting = [key.then for key in keys if key.then is not None]
             for key in keys:
                 key.then = None
+        with self._sending:
+            for key in keys:
+                key.input.close()
+                if key.result is not None:
+                    key.result.close()
         for key in keys:
             key.registered.set()
         self._ready.set()
