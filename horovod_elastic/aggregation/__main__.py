@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from horovod_elastic import open_files
 from horovod_elastic.aggregation import place
 from horovod_elastic.aggregation.place import AggregatorPlace
 from horovod_elastic.aggregation.server import Server
@@ -21,6 +22,7 @@ def main() -> int:
     asked = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # signals of a job are its workers' and its agent's
+    open_files.raise_limit()  # every worker's memory of a key takes one
     before = place.read(asked.folder)
     path = place.socket_path(asked.folder)
     path.unlink(missing_ok=True)

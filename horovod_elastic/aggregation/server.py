@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import socket
 import threading
+import time
 
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
@@ -20,7 +21,9 @@ from horovod_elastic.trace import say
 
 HELLO_WITHIN_S = 5.0
 MOST_STRANGERS = 64
-"""Limit of connections that have not said yet who they are. One more is closed at once."""
+"""Limit of connections at a door that have not said yet who they are. One more, and the oldest is closed."""
+PAUSE_S = 0.05
+"""Seconds until a door that has no descriptor left for a connection tries again."""
 
 
 class Server:
@@ -39,7 +42,6 @@ class Server:
         self._sessions: dict[int, Session] = {}
         self._last_over = -1
         """The latest generation that is over. Nobody is let into it again, nor into an earlier one."""
-        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
 
     def serve(self) -> None:
         """Serve for ever."""
@@ -47,28 +49,31 @@ class Server:
         self._accept(self._local, False)
 
     def _accept(self, door: socket.socket, is_tcp: bool) -> None:
+        strangers = _Strangers()
         while True:
-            connection, _ = door.accept()
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
+            try:
+                connection, _ = door.accept()
+                if is_tcp:
+                    sockets.watch(connection)
+            except OSError:  # no descriptor is left, or the connection is closed already
+                time.sleep(PAUSE_S)
                 continue
-            if is_tcp:
-                sockets.watch(connection)
-            threading.Thread(target=self._meet, args=(connection,), daemon=True).start()
+            strangers.come(connection)
+            threading.Thread(target=self._meet, args=(connection, strangers), daemon=True).start()
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _meet(self, connection: socket.socket, strangers: _Strangers) -> None:
         try:
             try:
                 connection.settimeout(HELLO_WITHIN_S)
                 hello = self._hello(connection)
                 connection.settimeout(None)
             finally:
-                self._strangers.release()
+                strangers.go(connection)
             self._serve(connection, hello)
         except BadFrame as error:
             say(f"the Aggregator closes a connection: {error}")
             with contextlib.suppress(OSError):
-                frames.send(connection, Frame(Kind.FAILED), (str(error).encode(),))
+                frames.send(connection, Frame(Kind.FAILED), (str(error).encode(errors="replace"),))
         except (OSError, EOFError):
             pass
         finally:
@@ -79,7 +84,7 @@ class Server:
         if frame.kind is not Kind.HELLO:
             raise BadFrame(f"{frame.kind.name} before HELLO")
         hello = from_bytes(frames.receive_text(connection, frame))
-        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+        if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
             raise BadFrame("the token is not this Aggregator's")
         return hello
 
@@ -114,3 +119,26 @@ class Server:
             del self._sessions[generation]
             self._last_over = max(self._last_over, generation)
         session.close()
+
+
+class _Strangers:
+    """The connections at a door that have not said yet who they are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._here: dict[socket.socket, None] = {}
+
+    def come(self, connection: socket.socket) -> None:
+        """One more. Whoever means well has said who it is long before it is the oldest of so many."""
+        with self._lock:
+            if len(self._here) >= MOST_STRANGERS:
+                oldest = next(iter(self._here))
+                del self._here[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._here[connection] = None
+
+    def go(self, connection: socket.socket) -> None:
+        """This one has said who it is, or is closed."""
+        with self._lock:
+            self._here.pop(connection, None)
