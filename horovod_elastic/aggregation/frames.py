@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
     FETCH = 9
     """Down: send the RESULT of this part and round, which this Aggregator has lost."""
     DROP = 10
-    """Up, with a mask of ranks: they are gone, and nobody waits for what they have not pushed."""
+    """With a mask of ranks: they are gone, and nobody waits for what they have not pushed."""
     BYE = 11
     """Up: this end leaves in order."""
     FAILED = 12
@@ -126,6 +126,16 @@ def send_with_fds(connection: socket.socket, frame: Frame, fds: Sequence[int], t
     socket.send_fds(connection, [header(frame._replace(size=len(text)))], list(fds))
     if text:
         connection.sendall(text)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other end, which has nothing to send yet, has closed the connection."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def drain(connection: socket.socket, size: int, scratch: memoryview) -> None:

@@ -33,16 +33,16 @@ class _Part:
     arrived: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Of each node, the round of the last sum that it pushed, and who contributed."""
     have: dict[int, int] = field(default_factory=dict)
-    """The round whose result a node says to have."""
+    """The round whose result a node that is connected says to have."""
     received: dict[int, Array] = field(default_factory=dict)
     """Memory for the sums of other nodes."""
     own_round: int = 0
     """The round of this node's own sum."""
     own_mask: bytes = b""
-    summing: int = 0
-    """The round that is being summed; 0: none."""
-    fetching: int = 0
-    """The last round that was asked for."""
+    is_busy: bool = False
+    """Whether the result is being written: summed here, or received."""
+    fetching: tuple[int, int] = (0, 0)
+    """The node that was asked for a result, and the result's round. Round 0: nobody was asked."""
 
 
 class KeyState:
@@ -103,6 +103,10 @@ class KeyState:
         state = self._parts[part]
         return (state.own_round, state.own_mask) if state.own_round > self.done(part) else (0, b"")
 
+    def close(self) -> None:
+        """Close the descriptor. The memory is there as long as somebody uses it."""
+        self.result.close()
+
     # --- nodes, where this Aggregator sums a part ---------------------------------------------------------
 
     def received(self, part: int, node: int) -> Array:
@@ -136,11 +140,11 @@ class KeyState:
         if not waiting or not all(node in waiting for node in live):
             return None
         number = max(each for each, _ in waiting.values())
-        if any(waiting[node][0] != number for node in live) or state.summing == number:
+        if any(waiting[node][0] != number for node in live) or state.is_busy:
             return None
         if number in state.have.values():
             return None
-        state.summing = number
+        state.is_busy = True
         nodes = tuple(sorted(node for node, (each, _) in waiting.items() if each == number))
         mask = waiting[nodes[0]][1]
         for node in nodes[1:]:
@@ -150,20 +154,50 @@ class KeyState:
     def to_fetch(self, part: int) -> tuple[int, int] | None:
         """The node and round of a result that somebody waits for and that node has. Told once."""
         state = self._parts[part]
-        wanted = [each for each, _ in state.arrived.values() if each > max(self.done(part), state.fetching)]
-        for number in sorted(wanted):
+        known = max(self.done(part), state.fetching[1])
+        for number in sorted(each for each, _ in state.arrived.values() if each > known):
             for node, has in state.have.items():
                 if has == number:
-                    state.fetching = number
-                    return node, number
+                    state.fetching = node, number
+                    return state.fetching
         return None
+
+    def lost(self, node: int) -> list[int]:
+        """Forget what a node has that is not connected any more. The parts where that makes a difference."""
+        parts = []
+        for part, state in enumerate(self._parts):
+            asked = state.fetching[1] > self.done(part) and state.fetching[0] == node
+            if asked:
+                state.fetching = (0, 0)
+            if state.have.pop(node, 0) > self.done(part) or asked:
+                parts.append(part)
+        return parts
+
+    def behind(self, part: int) -> list[int]:
+        """The nodes that have pushed to this part's sum, whose result is here. They may not have it."""
+        done = self.done(part)
+        return [node for node, (number, _) in self._parts[part].arrived.items() if done and number == done]
+
+    # --- results, which are written without the caller's lock ---------------------------------------------
+
+    def is_busy(self, part: int) -> bool:
+        """Whether this part's result is being written."""
+        return self._parts[part].is_busy
+
+    def writes(self, part: int) -> None:
+        """Note that this part's result is being received. Nothing else is written into it."""
+        self._parts[part].is_busy = True
+
+    def gives_up(self, part: int) -> None:
+        """Note that this part's result was not received after all."""
+        self._parts[part].is_busy = False
 
     def is_whole(self, part: int, number: int, mask: bytes) -> bool:
         """Note that the result of this round is in the memory for results. Whether all parts have it now."""
         self._whole[self.done(part)] -= 1
         self.result.is_whole(part, number, mask)
         self._whole[number] += 1
-        self._parts[part].summing = 0
+        self._parts[part].is_busy = False
         return self.all_done() == number
 
     def all_done(self) -> int:

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import Frame
 
+FLUSH_S = 1.0
+"""Seconds that the end of a connection waits for frames on their way, such as the news of deaths."""
+
 
 class Outbox:
     """The frames that are still to be sent on `connection`, in order. Any thread may add some."""
@@ -38,6 +41,11 @@ class Outbox:
         with self._change:
             self._ending = True
             self._change.notify()
+
+    def ended(self, within_s: float = FLUSH_S) -> None:
+        """End, and wait a short time until everything is sent."""
+        self.end()
+        self._thread.join(within_s)
 
     def _send_all(self) -> None:
         try:

@@ -12,7 +12,7 @@ from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.outbox import Outbox
-from horovod_elastic.aggregation.plan import Hello, Role, to_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Role, to_bytes
 
 if TYPE_CHECKING:
     from horovod_elastic.aggregation.session import Session
@@ -22,6 +22,8 @@ AWAY_S = 1.5
 PAUSE_S = 0.02
 """Seconds between two attempts to connect."""
 CONNECT_S = 1.0
+READY_WITHIN_S = 5.0
+"""Seconds that a root may wait for its own workers, once it is there."""
 
 
 class RootLink:
@@ -42,23 +44,29 @@ class RootLink:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """End the link."""
+        """End the link: hear nothing more, and send what is waiting. Does not wait."""
         self._closed.set()
-        if self._connection is not None:
+        connection, outbox = self._connection, self.outbox
+        if connection is not None:
             with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR if outbox is None else socket.SHUT_RD)
+        if outbox is not None:
+            outbox.end()
 
     def _run(self) -> None:
         lost_at = time.monotonic()
         why = "it never answered"
         while not self._closed.is_set():
+            left = False
             try:
                 self._serve()
-                return  # it has left in order
-            except (OSError, EOFError, BadFrame) as error:
+                left = True
+            except (OSError, EOFError, ValueError) as error:
                 why = str(error)
             if self._session.forget_root(self._root):
                 lost_at = time.monotonic()
+            if left:
+                return
             if time.monotonic() - lost_at > AWAY_S and not self._closed.is_set():
                 name = self._session.plan.nodes[self._root].name
                 self._session.fail(f"the Aggregator on {name} is gone: {why}")
@@ -73,19 +81,24 @@ class RootLink:
         connection = socket.create_connection((node.host, node.port), CONNECT_S, source)
         self._connection = connection
         try:
+            if self._closed.is_set():
+                return
             sockets.watch(connection)
-            hello = Hello(Role.NODE, own, self._root, node.token, plan)
+            connection.settimeout(READY_WITHIN_S)
+            keys = 0 if self._session.was_met(self._root) else NEW
+            hello = Hello(Role.NODE, own, self._root, node.token, plan, keys)
             frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
             answer = frames.receive(connection)
             if answer.kind is not Kind.READY:
-                raise BadFrame(f"{answer.kind.name}: {frames.receive_text(connection, answer).decode()}")
+                why = frames.receive_text(connection, answer).decode(errors="replace")
+                raise BadFrame(f"{answer.kind.name}: {why}")
             connection.settimeout(None)
             outbox = Outbox(connection, f"root-{self._root}")
             try:
                 self._session.reached_root(self._root, outbox)
                 self._hear(connection, outbox)
             finally:
-                outbox.end()
+                outbox.ended()
         finally:
             sockets.close(connection)
 
@@ -94,10 +107,12 @@ class RootLink:
         while True:
             frame = frames.receive(connection)
             if frame.kind is Kind.RESULT:
-                self._session.hear_result(connection, frame, scratch)
+                self._session.hear_result(connection, frame, scratch, self._root)
             elif frame.kind is Kind.FETCH:
                 if (answer := self._session.fetched(frame)) is not None:
                     outbox.add(*answer)
+            elif frame.kind is Kind.DROP:
+                self._session.hear_drop(connection, frame)
             elif frame.kind is Kind.BYE:
                 return
             else:

@@ -15,7 +15,7 @@ import time
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
-from horovod_elastic.aggregation.plan import Hello, Plan, Role, from_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Role, from_bytes
 from horovod_elastic.aggregation.session import Session
 from horovod_elastic.trace import say
 
@@ -89,35 +89,45 @@ class Server:
         return hello
 
     def _serve(self, connection: socket.socket, hello: Hello) -> None:
-        session = self._session(hello.plan, hello.to)
-        if hello.role is Role.NODE:
-            session.serve_node(connection, hello)
-        elif connection.family != socket.AF_UNIX:
-            raise BadFrame(f"a {hello.role} has to come by the socket of its node")
-        else:
-            try:
+        if hello.role is Role.WORKER and connection.family != socket.AF_UNIX:
+            raise BadFrame("a worker has to come by the socket of its node")
+        session = self._enter(hello)
+        try:
+            if hello.role is Role.WORKER:
                 session.serve_worker(connection, hello)
-            finally:
-                self._look_over(session)
+            else:
+                session.serve_node(connection, hello)
+        finally:
+            self._leave(session)
 
-    def _session(self, plan: Plan, own: int) -> Session:
+    def _enter(self, hello: Hello) -> Session:
+        """The session of the hello's generation. One that is over is there again for a node that was away.
+
+        Such a node may not have heard that this node's workers are gone, and hears it from the new session.
+        """
+        plan, own = hello.plan, hello.to
         with self._lock:
-            if plan.generation <= self._last_over:
-                raise BadFrame(f"generation {plan.generation} is over")
             session = self._sessions.get(plan.generation)
             if session is None:
+                comes_back = hello.role is Role.NODE and hello.keys != NEW
+                if plan.generation <= self._last_over and not comes_back:
+                    raise BadFrame(f"generation {plan.generation} is over")
                 session = self._sessions[plan.generation] = Session(plan, own, self._host)
             elif (session.plan, session.own) != (plan, own):
                 raise BadFrame(f"generation {plan.generation} has another plan")
+            session.connections += 1
             return session
 
-    def _look_over(self, session: Session) -> None:
+    def _leave(self, session: Session) -> None:
+        """End a session that is over, or whose connections have all ended before all workers came."""
         with self._lock:
-            generation = session.plan.generation
-            if not session.is_over() or self._sessions.get(generation) is not session:
+            session.connections -= 1
+            generation, is_over = session.plan.generation, session.is_over()
+            if (session.connections and not is_over) or self._sessions.get(generation) is not session:
                 return
             del self._sessions[generation]
-            self._last_over = max(self._last_over, generation)
+            if is_over:
+                self._last_over = max(self._last_over, generation)
         session.close()
 
 

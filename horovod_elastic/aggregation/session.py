@@ -37,6 +37,9 @@ from horovod_elastic.aggregation.root_link import RootLink
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+LOOK_S = 0.2
+MOST_KEYS = 1 << 12
+"""Limit of a generation's keys."""
 COME_BACK_S = 1.0
 """Seconds within which workers must find an Aggregator that was started again. Later ones count as gone."""
 
@@ -48,18 +51,28 @@ class Session:
         self.plan = plan
         self.own = own
         self._lock = threading.RLock()
+        self._written = threading.Condition(self._lock)
+        """Notified when a part's result is not being written any more."""
         self._ours = frozenset(plan.nodes[own].ranks)
         self._keys: dict[int, KeyState] = {}
         self._gone: set[int] = set()
         self._left: set[int] = set()
         self._workers: dict[int, _Worker] = {}
-        self._nodes: dict[int, Outbox] = {}
+        self._nodes: dict[int, _Node] = {}
         """The connections of other nodes, which push to this Aggregator."""
         self._failed = ""
         self._closed = False
+        self.connections = 0
+        """How many there are of workers and nodes. The server counts them."""
         self._complete = threading.Event()
         """Set once this node's workers are here, with all keys of an Aggregator that is gone."""
         self._ready = False
+        self._comes_back = False
+        """Whether another Aggregator was here before. Workers have not long to find this one."""
+        self._met: set[int] = set()
+        """The roots that were reached."""
+        self._early: list[tuple[int, KeyShape, int, Sequence[int], _Worker]] = []
+        """Keys of workers that have no memory for results. Others may still bring it."""
         others = [index for index in range(len(plan.nodes)) if index != own]
         self._roots = {index: RootLink(self, index, address) for index in others}
 
@@ -73,8 +86,7 @@ class Session:
                 worker.say(Frame(Kind.FAILED), refusal.encode())
                 return
             self._workers[rank] = worker
-            if hello.keys != NEW and not self._complete.is_set():
-                threading.Timer(COME_BACK_S, self._come_back_no_more).start()
+            self._note_predecessor(hello)
         self._look_complete()
         left = False
         try:
@@ -85,58 +97,98 @@ class Session:
                     del self._workers[rank]
                     if left:
                         self._left.add(rank)
-            if is_mine and not left:
+            if is_mine and not left and not self._failed:
                 self.drop([rank])
 
     def _refusal(self, rank: int) -> str:
+        if self._closed:
+            return f"generation {self.plan.generation} is over"
         if rank not in self._ours:
             return f"rank {rank} is not on this node"
         return f"rank {rank} counts as gone" if rank in self._gone else ""
 
+    def _note_predecessor(self, hello: Hello) -> None:
+        """Wait only a short time for workers, if one of them or another node has met an Aggregator here."""
+        with self._lock:
+            if hello.keys != NEW and not self._comes_back:
+                self._comes_back = True
+                threading.Timer(COME_BACK_S, self._come_back_no_more).start()
+
     def _come_back_no_more(self) -> None:
-        if not self._complete.is_set():
-            self.drop(self._ours - self._workers.keys() - self._left)
+        with self._lock:
+            missing = self._ours - self._workers.keys() - self._left
+            if missing and not self._complete.is_set():
+                self.drop(missing)
 
     def _look_complete(self) -> None:
         """Connect with the other nodes, once this node's workers are here with their keys."""
         with self._lock:
             here = self._workers.keys() | self._gone | self._left
-            if self._complete.is_set() or not here >= self._ours:
+            if self._closed or not here >= self._ours:
                 return
             if any(worker.keys_to_come for worker in self._workers.values()):
                 return
-            self._complete.set()
-            for root in self._roots.values():
-                root.begin()
-        self._look_ready()
+            if not self._complete.is_set():
+                self._complete.set()
+                early, self._early = self._early, []
+                for key, shape, rank, fds, worker in early:
+                    self._register(key, shape, rank, fds, worker)
+                for index, root in self._roots.items():
+                    if self._lives(index):
+                        root.begin()
+            self._look_ready()
+
+    def _lives(self, node: int) -> bool:
+        return not self._gone.issuperset(self.plan.nodes[node].ranks)
 
     def serve_node(self, connection: socket.socket, hello: Hello) -> None:
         """Serve another node, whose sums of some parts this Aggregator adds up."""
-        while not self._complete.wait(0.5):
+        if hello.number == self.own:
+            raise BadFrame(f"node {self.own} is this Aggregator's own")
+        self._note_predecessor(hello)
+        while not self._complete.wait(LOOK_S):
+            if self._closed or frames.is_closed(connection):
+                return
+        index = hello.number
+        with self._lock:
             if self._closed:
                 return
-        node, outbox = hello.number, Outbox(connection, f"node-{hello.number}")
-        with self._lock:
-            before, self._nodes[node] = self._nodes.get(node), outbox
-        if before is not None:
-            before.end()
-        outbox.add(Frame(Kind.READY))
-        self._look_ready()
+            node = _Node(connection, index)
+            if self._gone:
+                node.outbox.add(*self._drop_frame(self._gone))
+            before, self._nodes[index] = self._nodes.get(index), node
         try:
-            self._hear_node(connection, node, outbox)
+            if before is not None:  # both would receive into the same memory
+                before.end()
+                before.over.wait()
+            self._lost(index)
+            self._look_ready()
+            self._hear_node(connection, index, node.outbox)
+        except BadFrame as error:
+            node.outbox.add(Frame(Kind.FAILED), (str(error).encode(errors="replace"),))
+            raise
         finally:
-            outbox.end()
             with self._lock:
-                if self._nodes.get(node) is outbox:
-                    del self._nodes[node]
+                if is_current := self._nodes.get(index) is node:
+                    del self._nodes[index]
+            node.over.set()
+            if is_current:
+                self._lost(index)
+            node.outbox.ended()
+
+    def _lost(self, node: int) -> None:
+        """Ask others for the results that this node was to send, as it is not connected any more."""
+        with self._lock:
+            again = [(key, part) for key, state in self._keys.items() for part in state.lost(node)]
+        for key, part in again:
+            self._sum_nodes(key, part)
 
     def _look_ready(self) -> None:
         """Tell this node's workers, once everybody of the plan is connected with this Aggregator."""
         with self._lock:
-            self._ready |= (
-                self._complete.is_set()
-                and all(root.outbox is not None for root in self._roots.values())
-                and self._nodes.keys() >= self._roots.keys()
+            self._ready |= self._complete.is_set() and all(
+                (root.outbox is not None and index in self._nodes) or not self._lives(index)
+                for index, root in self._roots.items()
             )
             for worker in self._workers.values() if self._ready else ():
                 worker.ready()
@@ -149,20 +201,34 @@ class Session:
                 return
             before = {number: self._roots_of(number) for number in self._keys}
             self._gone |= new
-            for index, root in self._roots.items():
-                if self._gone.issuperset(self.plan.nodes[index].ranks):
-                    root.close()
-                elif root.outbox is not None:
-                    root.outbox.add(Frame(Kind.DROP), (mask_of(sorted(new), self.plan.size),))
+            self._tell_gone(new)
             for key, roots in before.items():
                 for part, root_before in enumerate(roots):
                     if self.root_of(key, part) != root_before:
                         self._tell_root(key, part)
+                        self._send_known(key, part)
         self._look_complete()
-        for key in before:
+        for key, roots in before.items():
             self._sum_workers(key)
-            for part in range(len(self._keys[key].parts)):
+            for part in range(len(roots)):
                 self._sum_nodes(key, part)
+
+    def _tell_gone(self, new: Iterable[int]) -> None:
+        """Tell the other nodes who is gone, and hear nothing more from nodes that have no worker left."""
+        frame = self._drop_frame(new)
+        for node in self._nodes.values():
+            node.outbox.add(*frame)  # the other connection with that node may be away just now
+        for index, root in self._roots.items():
+            if root.outbox is not None:
+                root.outbox.add(*frame)
+            if not self._lives(index):
+                root.close()
+                root.outbox = None
+                for state in self._keys.values():
+                    state.lost(index)
+
+    def _drop_frame(self, ranks: Iterable[int]) -> tuple[Frame, tuple[bytes]]:
+        return Frame(Kind.DROP), (mask_of(sorted(ranks), self.plan.size),)
 
     def fail(self, why: str) -> None:
         """Tell this node's workers that sums cannot go on."""
@@ -174,9 +240,9 @@ class Session:
                 worker.say(Frame(Kind.FAILED), why.encode())
 
     def is_over(self) -> bool:
-        """Whether all workers of this node have left, or are gone."""
+        """Whether all workers of this node have left, or are gone, or have heard that sums cannot go on."""
         with self._lock:
-            return not self._workers and self._left | self._gone >= self._ours
+            return not self._workers and (bool(self._failed) or self._left | self._gone >= self._ours)
 
     def close(self) -> None:
         """Leave the other nodes in order, and end all connections."""
@@ -184,11 +250,17 @@ class Session:
             self._closed = True
             for root in self._roots.values():
                 root.close()
-            for outbox in self._nodes.values():
-                outbox.add(Frame(Kind.BYE))
-                outbox.end()
+            for node in self._nodes.values():
+                node.outbox.add(Frame(Kind.BYE))
+                node.outbox.end()
             for worker in self._workers.values():
                 worker.close()
+            for _, _, _, fds, _ in self._early:
+                _close_all(fds)
+            for state in self._keys.values():
+                state.close()
+            self._early.clear()
+            self._keys.clear()  # connections that end slowly must not keep the memory of sums
 
     # --- workers of this node -----------------------------------------------------------------------------
 
@@ -199,48 +271,67 @@ class Session:
                 frame, fds = frames.receive_with_fds(connection)
             except (EOFError, OSError):
                 return False
+            if frame.kind is not Kind.REGISTER:
+                _close_all(fds)
             if frame.kind is Kind.PUSH:
                 with self._lock:
                     self._known(frame.key).pushes(rank, frame.round)
                 self._sum_workers(frame.key)
             elif frame.kind is Kind.REGISTER:
-                shape = shape_from_bytes(frames.receive_text(connection, frame))
-                self._register(frame.key, shape, rank, fds, worker)
+                self._hear_register(connection, frame, rank, fds, worker)
             elif frame.kind is Kind.DROP:
-                self.drop(ranks_in(frames.receive_text(connection, frame)))
+                self.hear_drop(connection, frame)
             elif frame.kind is Kind.BYE:
                 return True
             else:
                 raise BadFrame(f"a worker sends {frame.kind.name}")
 
-    def _register(self, key: int, shape: KeyShape, rank: int, fds: Sequence[int], worker: _Worker) -> None:
-        if not fds:
-            raise BadFrame("a worker's key has no memory")
+    def _hear_register(
+        self, connection: socket.socket, frame: Frame, rank: int, fds: Sequence[int], worker: _Worker
+    ) -> None:
+        try:
+            shape = shape_from_bytes(frames.receive_text(connection, frame))
+        except (BadFrame, EOFError, OSError):
+            _close_all(fds)
+            raise
         with self._lock:
+            if len(fds) == 1 and not self._complete.is_set():
+                self._early.append((frame.key, shape, rank, fds, worker))
+            else:
+                self._register(frame.key, shape, rank, fds, worker)
+            worker.keys_to_come = max(0, worker.keys_to_come - 1)
+            self._look_complete()
+
+    def _register(self, key: int, shape: KeyShape, rank: int, fds: Sequence[int], worker: _Worker) -> None:
+        try:
+            if not fds:
+                raise BadFrame("a worker's key has no memory")
             state = self._state(key, shape, fds[1] if len(fds) > 1 else -1)
             state.inputs[rank] = InputMemory(shape, fds[0])
-            os.close(fds[0])
-            worker.send_fd(Frame(Kind.REGISTERED, key), state.result.fd)
-            if number := state.all_done():
-                worker.say(Frame(Kind.DONE, key, round=number))
-            worker.keys_to_come = max(0, worker.keys_to_come - 1)
-        self._look_complete()
+        finally:
+            _close_all(fds)
+        worker.send_fd(Frame(Kind.REGISTERED, key), state.result.fd)
+        if number := state.all_done():
+            worker.say(Frame(Kind.DONE, key, round=number))
 
     def _state(self, key: int, shape: KeyShape, fd: int = -1) -> KeyState:
         """The key's state, made when the first of workers and nodes registers it."""
         state = self._keys.get(key)
         if state is None:
-            state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, fd)
+            if key >= MOST_KEYS or self._closed:
+                raise BadFrame(f"a key with the number {key}; a generation has at most {MOST_KEYS}")
+            own = os.dup(fd) if fd >= 0 else -1
+            state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, own)
             for root in self._roots.values():
                 if root.outbox is not None:
                     root.outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(shape),))
         elif state.shape != shape:
             raise BadFrame(f"key {key} is {state.shape} to some and {shape} to others")
-        elif fd >= 0:
-            os.close(fd)  # another worker of this node has brought the same memory
         return state
 
     def _known(self, key: int) -> KeyState:
+        if self._closed:
+            raise EOFError("the generation is over")
         state = self._keys.get(key)
         if state is None:
             raise BadFrame(f"key {key} was never registered")
@@ -249,9 +340,9 @@ class Session:
     def _sum_workers(self, key: int) -> None:
         """Sum this node's workers, if all that live have pushed, and pass the sum on part by part."""
         with self._lock:
-            state = self._known(key)
-            claim = state.node_ready(self._ours - self._gone)
-        if claim is not None:
+            state = self._keys.get(key)
+            claim = None if state is None else state.node_ready(self._ours - self._gone)
+        if state is not None and claim is not None:
             for part in range(len(state.parts)):
                 if state.done(part) < claim.number:
                     self._sum_workers_part(key, state, part, claim)
@@ -267,6 +358,8 @@ class Session:
         if into.ctypes.data != summands[0].ctypes.data:
             adding.add_up(summands, into, state.shape.dtype)
         with self._lock:
+            if self._closed:
+                return
             state.node_summed(part, claim.number, claim.mask)
             self._tell_root(key, part, have=False)
         self._sum_nodes(key, part)
@@ -278,7 +371,7 @@ class Session:
         count = len(self.plan.nodes)
         for step in range(count):
             node = (key + part + step) % count
-            if not self._gone.issuperset(self.plan.nodes[node].ranks):
+            if self._lives(node):
                 return node
         return self.own
 
@@ -301,6 +394,14 @@ class Session:
         if number:
             outbox.add(Frame(Kind.PUSH, key, part, number), (mask, _bytes(state.node_sum(part))))
 
+    def _send_known(self, key: int, part: int) -> None:
+        """Send a part's result, if this root has just become it, to nodes that pushed before it knew."""
+        state = self._keys[key]
+        if self.root_of(key, part) == self.own:
+            for node in state.behind(part):
+                if node in self._nodes:
+                    self._nodes[node].outbox.add(*self._result(key, state, part))
+
     def _hear_node(self, connection: socket.socket, node: int, outbox: Outbox) -> None:
         scratch = memoryview(bytearray(1 << 16))
         while True:
@@ -316,11 +417,17 @@ class Session:
                     self._part_of(frame).has(frame.part, node, frame.round)
                 self._sum_nodes(frame.key, frame.part)
             elif frame.kind is Kind.RESULT:
-                self.hear_result(connection, frame, scratch)
+                self.hear_result(connection, frame, scratch, self.own)
             elif frame.kind is Kind.DROP:
-                self.drop(ranks_in(frames.receive_text(connection, frame)))
+                self.hear_drop(connection, frame)
             else:
                 raise BadFrame(f"a node sends {frame.kind.name}")
+
+    def hear_drop(self, connection: socket.socket, frame: Frame) -> None:
+        """Hear of ranks that are gone. Raises BadFrame, EOFError, OSError."""
+        if frame.size != mask_bytes(self.plan.size):
+            raise BadFrame(f"a mask of {frame.size} bytes for {self.plan.size} ranks")
+        self.drop(ranks_in(frames.receive_text(connection, frame)))
 
     def _hear_push(
         self, connection: socket.socket, node: int, frame: Frame, outbox: Outbox, scratch: memoryview
@@ -355,14 +462,13 @@ class Session:
         if len(self.plan.nodes) == 1:
             return
         with self._lock:
-            if self.root_of(key, part) != self.own:
+            state = self._keys.get(key)
+            if state is None or self.root_of(key, part) != self.own:
                 return
-            state = self._keys[key]
-            nodes = enumerate(self.plan.nodes)
-            claim = state.claim(part, [at for at, node in nodes if not self._gone.issuperset(node.ranks)])
+            claim = state.claim(part, [*filter(self._lives, range(len(self.plan.nodes)))])
             wanted = None if claim is not None else state.to_fetch(part)
             if wanted is not None and wanted[0] in self._nodes:
-                self._nodes[wanted[0]].add(Frame(Kind.FETCH, key, part, wanted[1]))
+                self._nodes[wanted[0]].outbox.add(Frame(Kind.FETCH, key, part, wanted[1]))
         if claim is not None:
             summands = [
                 state.node_sum(part) if node == self.own else state.received(part, node)
@@ -375,10 +481,11 @@ class Session:
         """A part of the result is in memory: tell whoever waits for it."""
         with self._lock:
             all_there = state.is_whole(part, number, mask)
+            self._written.notify_all()
             if self.root_of(key, part) == self.own:
                 result = self._result(key, state, part)
-                for outbox in self._nodes.values():
-                    outbox.add(*result)
+                for node in self._nodes.values():
+                    node.outbox.add(*result)
             for worker in self._workers.values() if all_there else ():
                 worker.say(Frame(Kind.DONE, key, round=number))
 
@@ -388,12 +495,21 @@ class Session:
 
     # --- called by the links to roots ---------------------------------------------------------------------
 
+    def was_met(self, root: int) -> bool:
+        """Whether this node or its workers have met this root in this generation before."""
+        with self._lock:
+            return self._comes_back or root in self._met
+
     def reached_root(self, root: int, outbox: Outbox) -> None:
         """Tell a root that was just reached everything that it needs."""
         with self._lock:
+            if self._closed or not self._lives(root):
+                outbox.end()
+                return
             self._roots[root].outbox = outbox
+            self._met.add(root)
             if self._gone:
-                outbox.add(Frame(Kind.DROP), (mask_of(sorted(self._gone), self.plan.size),))
+                outbox.add(*self._drop_frame(self._gone))
             for key, state in self._keys.items():
                 outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(state.shape),))
                 for part in range(len(state.parts)):
@@ -408,21 +524,45 @@ class Session:
             had, link.outbox = link.outbox is not None, None
             return had
 
-    def hear_result(self, connection: socket.socket, frame: Frame, scratch: memoryview) -> None:
-        """Receive a result. Raises BadFrame, EOFError, OSError."""
+    def hear_result(self, connection: socket.socket, frame: Frame, scratch: memoryview, root: int) -> None:
+        """Receive a result of a part whose root is `root`. Raises BadFrame, EOFError, OSError.
+
+        A result of a root that is not the part's any more is none: the new root has heard that this node does
+        not have it, and may have made another one of those who live.
+        """
         with self._lock:
             state = self._part_of(frame)
-            done = state.done(frame.part)
         into = _bytes(state.result.numbers[state.parts[frame.part]])
         mask = bytearray(state.result.mask_bytes)
         if frame.size != len(mask) + into.nbytes:
             raise BadFrame(f"a result of {frame.size} bytes for key {frame.key}, part {frame.part}")
         frames.fill(connection, memoryview(mask))
-        if frame.round <= done:
+        with self._lock:
+            if wanted := self._wants(frame, state, root):
+                state.writes(frame.part)
+        if not wanted:
             frames.drain(connection, into.nbytes, scratch)
             return
-        frames.fill(connection, into)
-        self._is_whole(frame.key, state, frame.part, frame.round, bytes(mask))
+        whole = False
+        try:
+            frames.fill(connection, into)
+            whole = True
+        finally:
+            with self._lock:
+                state.gives_up(frame.part)
+                self._written.notify_all()
+                if whole := whole and self.root_of(frame.key, frame.part) == root:
+                    self._is_whole(frame.key, state, frame.part, frame.round, bytes(mask))
+            if not whole:
+                self._sum_nodes(frame.key, frame.part)
+
+    def _wants(self, frame: Frame, state: KeyState, root: int) -> bool:
+        """Whether to receive a result, once nothing else is written into its memory."""
+        while self.root_of(frame.key, frame.part) == root and frame.round > state.done(frame.part):
+            if not state.is_busy(frame.part):
+                return True
+            self._written.wait()  # for a root before, whose connection is closed
+        return False
 
     def fetched(self, frame: Frame) -> tuple[Frame, tuple[bytes, memoryview]] | None:
         """The answer to FETCH; None if the result is not there."""
@@ -431,6 +571,23 @@ class Session:
             return (
                 self._result(frame.key, state, frame.part) if state.done(frame.part) == frame.round else None
             )
+
+
+class _Node:
+    """The connection of another node, which pushes to this Aggregator."""
+
+    def __init__(self, connection: socket.socket, index: int) -> None:
+        self.outbox = Outbox(connection, f"node-{index}")
+        self.outbox.add(Frame(Kind.READY))
+        self.over = threading.Event()
+        """Set once nothing is received from the connection any more."""
+        self._connection = connection
+
+    def end(self) -> None:
+        """Hear nothing more, and send what is waiting."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RD)
+        self.outbox.end()
 
 
 class _Worker:
@@ -459,6 +616,11 @@ class _Worker:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _bytes(array: Array) -> memoryview:
