@@ -318,7 +318,9 @@ class Session:
         """The key's state, made when the first of workers and nodes registers it."""
         state = self._keys.get(key)
         if state is None:
-            if key >= MOST_KEYS or self._closed:
+            if self._closed:
+                raise EOFError("the generation is over")
+            if key >= MOST_KEYS:
                 raise BadFrame(f"a key with the number {key}; a generation has at most {MOST_KEYS}")
             own = os.dup(fd) if fd >= 0 else -1
             state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, own)
