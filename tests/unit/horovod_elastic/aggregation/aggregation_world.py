@@ -32,19 +32,24 @@ _generations = iter(range(1, 1 << 30))
 
 
 class AggregatorProcess:
-    """A node's Aggregator, which can be killed and started again. `jitter`: a seed for pauses inside it."""
+    """A node's Aggregator, which can be killed and started again.
 
-    def __init__(self, folder: Path, jitter: int | None = None) -> None:
+    `jitter`: a seed for pauses inside it. `hasty`: it is as users have it, and waits no longer.
+    """
+
+    def __init__(self, folder: Path, jitter: int | None = None, *, hasty: bool = False) -> None:
         self.folder = folder
         folder.mkdir()
         self._jitter = jitter
+        self._hasty = hasty
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
         module = ["-m", "horovod_elastic.aggregation"]
+        if not self._hasty:
+            module = [str(HERE / "patient_aggregator.py"), str(self._jitter).lower()]
         if self._jitter is not None:
-            module = [str(HERE / "jittery_aggregator.py"), str(self._jitter)]
             self._jitter += 1
         command = [sys.executable, *module, "--folder", str(self.folder), "--host", "127.0.0.1"]
         modules = os.pathsep.join([str(HERE.parents[3]), os.environ.get("PYTHONPATH", "")])
@@ -106,9 +111,11 @@ class AggregatorProcess:
 
 
 @contextlib.contextmanager
-def aggregators(folder: Path, count: int, jitter: int | None = None) -> Iterator[list[AggregatorProcess]]:
+def aggregators(
+    folder: Path, count: int, jitter: int | None = None, *, hasty: bool = False
+) -> Iterator[list[AggregatorProcess]]:
     seeds = [None if jitter is None else jitter + 1000 * node for node in range(count)]
-    started = [AggregatorProcess(folder / str(node), seeds[node]) for node in range(count)]
+    started = [AggregatorProcess(folder / str(node), seeds[node], hasty=hasty) for node in range(count)]
     try:
         yield started
     finally:

@@ -36,7 +36,7 @@ ONES = np.ones(1024, dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with aggregators(tmp_path_factory.mktemp("node"), 1) as started:
+    with aggregators(tmp_path_factory.mktemp("node"), 1, hasty=True) as started:
         yield started[0]
 
 
@@ -277,7 +277,7 @@ def test_deaths_are_told_on_whichever_connection_there_is(node: AggregatorProces
 def test_a_node_whose_workers_all_died_while_nobody_heard_it_says_so_to_who_comes_again(
     tmp_path_factory: pytest.TempPathFactory, is_killed: bool
 ) -> None:
-    with aggregators(tmp_path_factory.mktemp("late"), 1) as nodes:
+    with aggregators(tmp_path_factory.mktemp("late"), 1, hasty=True) as nodes:
         other = PretendedNode()
         plan = plan_of([*nodes, other], 1)
         worker = RawWorker(nodes[0].socket(), plan, 0, KEY)
@@ -306,7 +306,7 @@ def test_a_node_whose_workers_all_died_while_nobody_heard_it_says_so_to_who_come
 def test_workers_share_one_memory_though_a_new_aggregator_met_the_one_without_it_first(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with aggregators(tmp_path_factory.mktemp("split"), 1) as nodes:
+    with aggregators(tmp_path_factory.mktemp("split"), 1, hasty=True) as nodes:
         plan = plan_of(nodes, 2)
         first, second = (RawWorker(nodes[0].socket(), plan, rank, KEY) for rank in (0, 1))
         for each in (first, second):
@@ -474,7 +474,7 @@ def test_a_truncated_push_is_no_push(star: Star) -> None:
 
 
 def test_nothing_stays_of_a_generation_that_is_over(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with aggregators(tmp_path_factory.mktemp("rest"), 2) as nodes:
+    with aggregators(tmp_path_factory.mktemp("rest"), 2, hasty=True) as nodes:
         Ranks(nodes, 2, SEVERAL, 2).end()
         _settled(nodes)
         before = [(each.files(), each.threads()) for each in nodes]

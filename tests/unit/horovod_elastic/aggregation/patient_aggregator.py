@@ -1,4 +1,7 @@
-"""An Aggregator that now and then pauses where its threads meet. First argument: a seed."""
+"""An Aggregator that waits longer than usual, so that a busy machine alone ends no sums.
+
+First argument: a seed for pauses where its threads meet, or "none".
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import time
 from typing import Any
 
 from horovod_elastic.aggregation import __main__ as program
-from horovod_elastic.aggregation import adding, frames, key_state, outbox, session
+from horovod_elastic.aggregation import adding, frames, key_state, outbox, root_link, session
 
-drawn = random.Random(int(sys.argv.pop(1)))
+AWAY_S, COME_BACK_S = 20.0, 3.0
+seed = sys.argv.pop(1)
+drawn = random.Random(seed)
 
 
 def with_pauses(owner: Any, *names: str) -> None:
@@ -36,13 +41,19 @@ def pause() -> None:
 
 
 def main() -> int:
+    root_link.AWAY_S, session.COME_BACK_S = AWAY_S, COME_BACK_S
+    if seed != "none":
+        with_pauses_everywhere()
+    return program.main()
+
+
+def with_pauses_everywhere() -> None:
     sys.setswitchinterval(1e-4)
     with_pauses(adding, "add_up")
     with_pauses(frames, "fill", "send", "receive")
     with_pauses(key_state.KeyState, "node_ready", "claim", "arrives", "done", "pushes", "received")
     with_pauses(outbox.Outbox, "add", "end")
     with_pauses(session.Session, "drop", "close", "hear_result", "reached_root", "forget_root")
-    return program.main()
 
 
 if __name__ == "__main__":
