@@ -72,6 +72,7 @@ class AggregationClient:
         self._ready = threading.Event()
         self._over = ""
         self._closing = False
+        self._gone: set[int] = set()
 
     def connect(self, within_s: float, given_up: Callable[[], bool]) -> None:
         """Meet the Aggregators of all nodes. Raises SumsFailed."""
@@ -123,6 +124,7 @@ class AggregationClient:
     def gone(self, rank: int) -> None:
         """Tell all Aggregators that nobody is to wait for this rank any more."""
         with self._lock:
+            self._gone.add(rank)  # the next Aggregator has to hear it, too
             connection = self._connection
         if connection is not None:
             with self._sending, contextlib.suppress(OSError):
@@ -201,12 +203,14 @@ class AggregationClient:
             with self._lock:
                 if self._closing:
                     raise EOFError("it was closed")
-                keys = list(self._keys)
+                keys, gone = list(self._keys), sorted(self._gone)
                 self._connection = connection
             count = len(keys) if again else NEW
             token = self.plan.nodes[self._node].token
             hello = Hello(Role.WORKER, self._rank, self._node, token, self.plan, count)
             frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
+            if gone:
+                frames.send(connection, Frame(Kind.DROP), (mask_of(gone, self.plan.size),))
             for key in keys:
                 self._register(connection, key)
                 if key.done < key.round:

@@ -166,6 +166,16 @@ def test_the_next_aggregator_gets_all_keys_and_what_is_unfinished(
     assert set(key.result.numbers) == {5.0}, "both have the same memory as before"
 
 
+def test_the_next_aggregator_hears_who_is_gone(client: AggregationClient, played: PlayedAggregator) -> None:
+    played.die()
+    assert until(lambda: client._connection is None)
+    client.gone(1)
+    played.open()
+    played.accept()
+    assert played.next()[0].kind is Kind.DROP
+    assert played.text == mask_of([1], 2)
+
+
 def test_a_worker_that_never_met_its_aggregator_has_no_keys(tmp_path: Path, played: PlayedAggregator) -> None:
     made = AggregationClient(str(tmp_path / "socket"), PLAN, 1, lambda why: None)
     with pytest.raises(SumsFailed, match="in time"):
