@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from aggregation_world import BOUND_S, begin, sums
+from summing_world import BOUND_S, begin, sums
 
 from horovod_elastic.aggregation import client as client_module
 from horovod_elastic.aggregation import frames

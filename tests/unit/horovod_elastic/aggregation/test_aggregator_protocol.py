@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from aggregation_world import (
+from raw_peers import Peer, PretendedNode, RawWorker, to_node
+from summing_world import (
     BOUND_S,
     SEVERAL,
     AggregatorProcess,
@@ -20,7 +21,6 @@ from aggregation_world import (
     plan_of,
     sums,
 )
-from raw_peers import Peer, PretendedNode, RawWorker, to_node
 
 from horovod_elastic.aggregation.client import AggregationClient
 from horovod_elastic.aggregation.frames import Frame, Kind, header

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from aggregation_world import (
+from summing_world import (
     SEVERAL,
     AggregatorProcess,
     RankProcess,
