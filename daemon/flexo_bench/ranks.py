@@ -22,7 +22,7 @@ from typing import Any
 
 from horovod_elastic import patching
 from horovod_elastic.core import python_layer
-from horovod_elastic.core.choice import HOROVOD, TORCH
+from horovod_elastic.core.choice import HOROVOD, SERVICE, TORCH, VARIABLE
 from horovod_elastic.core.interface import CoreFailed, RankPlacement
 from horovod_elastic.rendezvous import Rendezvous
 
@@ -70,13 +70,26 @@ class Me:
 class Rank:
     """One training process, as the test controls it."""
 
-    def __init__(self, name: str, environment: dict[str, str], core: str | None = HOROVOD) -> None:
-        """`core`: flexo's core beneath Horovod; None for stock Horovod, which has none."""
+    def __init__(
+        self,
+        name: str,
+        environment: dict[str, str],
+        core: str | None = HOROVOD,
+        node: str = "",
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        """`core`: flexo's core beneath Horovod; None for stock Horovod, which has none.
+
+        `node`: the name of its pretended node; by default it has one of its own. `first`: what the process
+        does before anything else.
+        """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         self.name = name
+        self.node = node or name
         self._connection, theirs = context.Pipe()
-        self.process = context.Process(target=_live, args=(theirs, environment, core), daemon=True)
+        arguments = (theirs, environment, core, first)
+        self.process = context.Process(target=_live, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.busy = False
@@ -114,16 +127,23 @@ class Rank:
 
 
 class Cluster:
-    """Several ranks on one core, and the leader's work for them."""
+    """Several ranks on one core, and the leader's work for them.
 
-    def __init__(self, core: str = HOROVOD) -> None:
+    `address`: where the members of a generation meet.
+    """
+
+    def __init__(self, core: str = HOROVOD, address: str = LOOPBACK) -> None:
         self.core = core
+        self.address = address
         self.all: list[Rank] = []
         self.generation = 0
 
-    def start(self, count: int, **environment: str) -> list[Rank]:
-        """Start `count` processes more, and wait until each is ready."""
-        new = [Rank(f"w{len(self.all) + i}", environment, self.core) for i in range(count)]
+    def start(
+        self, count: int, *, node: str = "", first: Callable[[], None] | None = None, **environment: str
+    ) -> list[Rank]:
+        """Start `count` processes more; of `node` and `first`, see Rank."""
+        names = [f"w{len(self.all) + i}" for i in range(count)]
+        new = [Rank(name, environment, self.core, node, first) for name in names]
         self.all += new
         return new
 
@@ -133,14 +153,12 @@ class Cluster:
         `late`: a member whose answer, that it has begun, is not awaited.
         """
         self.generation += 1
-        size = len(members)
-        lines = {f"{rank.name}:0": f"{i},{size},0,1,{i},{size}" for i, rank in enumerate(members)}
-        server = Rendezvous(LOOPBACK, lines, "secret")
-        for i, rank in enumerate(members):
-            place = RankPlacement(
-                self.generation, i, size, 0, 1, i, size, rank.name, server.address, server.port
-            )
-            rank.begin(Me.prepare, place)
+        places = _places(members)
+        lines = {f"{node}:{place[2]}": ",".join(map(str, place)) for node, place in places}
+        server = Rendezvous(self.address, lines, "secret")
+        for rank, (node, place) in zip(members, places, strict=True):
+            found = RankPlacement(self.generation, *place, node, server.address, server.port)
+            rank.begin(Me.prepare, found)
         for rank in members:
             if rank is not late:
                 rank.answer()
@@ -164,6 +182,20 @@ class Cluster:
         for rank in self.all:
             with contextlib.suppress(ProcessLookupError):  # the native core aborts when others are gone
                 rank.kill()
+
+
+def _places(members: Sequence[Rank]) -> list[tuple[str, tuple[int, int, int, int, int, int]]]:
+    """Each member's node, and its rank and size: of all, of those on its node, of those like it elsewhere."""
+    nodes: dict[str, list[Rank]] = {}
+    for member in members:
+        nodes.setdefault(member.node, []).append(member)
+    found = []
+    for i, member in enumerate(members):
+        local, count = nodes[member.node].index(member), len(nodes[member.node])
+        peers = [node for node, there in nodes.items() if len(there) > local]
+        place = (i, len(members), local, count, peers.index(member.node), len(peers))
+        found.append((member.node, place))
+    return found
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -255,7 +287,13 @@ def used(me: Me) -> Used:
     return Used(descriptors, threads, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
-def _live(connection: Connection, environment: dict[str, str], core: str | None) -> None:
+def _live(
+    connection: Connection, environment: dict[str, str], core: str | None, first: Callable[[], None] | None
+) -> None:
+    if first is not None:
+        first()
+    if core is not None:
+        os.environ[VARIABLE] = core
     os.environ.update(
         HOROVOD_ELASTIC="1",  # set as by the agent; else a lone DistributedOptimizer registers no hooks
         HOROVOD_CONTROLLER="gloo",
@@ -268,7 +306,7 @@ def _live(connection: Connection, environment: dict[str, str], core: str | None)
 
     torch.set_num_threads(1)
     patching.after_import({"horovod.common.process_sets": lambda: python_layer.patch_process_sets})
-    me = _on_torch() if core == TORCH else _on_horovod(with_core=core == HOROVOD)
+    me = _on_torch() if core in (TORCH, SERVICE) else _on_horovod(with_core=core == HOROVOD)
     while True:
         try:
             what, arguments = connection.recv()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flexo_bench.runtime.rivals import interrupt_on_sigterm
 from flexo_bench.service import results
@@ -24,14 +25,16 @@ def main() -> None:
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
     command = "make bench-service" + (f" ARGS='{' '.join(sys.argv[1:])}'" if sys.argv[1:] else "")
-    setting = Setting(options.quick, TRACES, RESULTS.parent, results.progress())
+    tell = results.progress()
     for name in options.parts:
+
+        def keep(found: Mapping[str, Any], name: str = name) -> None:
+            results.merge(RESULTS, name, found, command, quick=options.quick)
+
         try:
-            found = PARTS[name](setting)
+            keep(PARTS[name](Setting(options.quick, TRACES, RESULTS.parent, tell, keep)))
         except PartMissing as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
-            continue
-        results.merge(RESULTS, name, found, command, quick=options.quick)
     print(f"written: {RESULTS}; repeat with: {command}")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class PartMissing(Exception):
@@ -23,3 +24,5 @@ class Setting:
     """The folder for pictures and logs."""
     tell: Callable[[str], None]
     """Tells the user how far the part is."""
+    keep: Callable[[Mapping[str, Any]], None] = lambda found: None
+    """Writes the keys that the part has so far. A part that takes long calls it now and then."""
