@@ -1,6 +1,6 @@
 """A supervisor and its agent as processes, in a job without Slurm, for tests of agents and leaders.
 
-Slurm's answers and MUNGE are stand-ins; streams, election, processes and signals are real.
+See flexo_bench/local_job/agent.py; here, calls may fail where chance has it.
 """
 
 from __future__ import annotations
@@ -9,30 +9,24 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trusting import Trusting
-
+from flexo_bench.local_job.agent import run_agent
 from flexo_protos.credentials import NotAuthentic
 from flexo_protos.leader_leases.lease import StoreUnavailable
-from horovod_elastic import job_plan
-from horovod_elastic.agent import agent, process
 from horovod_elastic.agent.agent import Agent
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.supervisor import Supervisor
 from horovod_elastic.agent.supervisor_link import SupervisorLink
-from horovod_elastic.election import election
 from horovod_elastic.election.election import Election
 from horovod_elastic.election.lease_grpc import GrpcLease
-from horovod_elastic.leader import base_watch
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.leader import Leader
-from horovod_elastic.leader.membership import takeover
 from horovod_elastic.leader.membership.change import Changes
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.staff import Staff
@@ -41,8 +35,6 @@ from horovod_elastic.leader.reporting import Reporter
 from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.succession import Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
-from horovod_elastic.platforms import registry
-from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.shards import ShardServer
 
 FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
@@ -96,26 +88,12 @@ class Faults:
                 raise _ERRORS[len(name) % len(_ERRORS)](f"injected into {name}")
 
 
-def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
-    return "NodeAddr=127.0.0.1"
-
-
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
-    commands.ask = _ask
-    base_watch.POLL_INTERVAL_S = 3600.0
-    # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
-    election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
-    agent.SILENT_LEADER_S = 2.0
-    takeover.TAKEOVER_BOUND_S = 20.0
-    post = agent.AgentOptions(
-        slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
-    )
-    if FAULTS_VARIABLE in os.environ:
-        Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
-    platform = registry.find(os.environ)
-    process.end_process(
-        lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), SupervisorLink()).run()
-    )
+    def before() -> None:
+        if FAULTS_VARIABLE in os.environ:
+            Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
+
+    run_agent(node, slots, plan, base=base, again=again, command=command, before=before)
 
 
 if __name__ == "__main__":

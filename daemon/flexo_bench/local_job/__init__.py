@@ -1,0 +1,1 @@
+"""An elastic job on one machine without Slurm, for tests and benchmarks."""
