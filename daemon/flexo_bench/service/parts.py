@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flexo_bench.service import comm, simulation
+from flexo_bench.service import comm, kills, simulation
 from flexo_bench.service.setting import PartMissing, Setting
 
 __all__ = ["PARTS", "Part", "PartMissing", "Setting"]
@@ -14,4 +14,8 @@ Part = Callable[[Setting], Mapping[str, Any]]
 """Measures, prints its table to the standard output, and returns keys of service.json with their values.
 Raises PartMissing if this machine lacks what the part needs."""
 
-PARTS: Final[Mapping[str, Part]] = {"simulation": simulation.measure, "comm": comm.measure}
+PARTS: Final[Mapping[str, Part]] = {
+    "simulation": simulation.measure,
+    "comm": comm.measure,
+    "kills": kills.measure,
+}

@@ -1,0 +1,214 @@
+"""Part `kills`: Aggregators and workers of an elastic job that are killed without warning, at any instant.
+
+The job has real agents: two workers on one node and one on another, an Aggregator on each. The rival is the
+same job on the torch core. Which instants, is drawn from a seed that is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flexo_bench.local_job.job import JobFailed, LocalJob, local_job
+from flexo_bench.runtime import machine
+from flexo_bench.runtime.results import Goal
+from flexo_bench.service.kills_judged import Judged, Kill, digests, judge, missing_steps
+from flexo_bench.service.ratios import goal_line
+from flexo_bench.service.setting import Setting
+from horovod_elastic.core.choice import SERVICE, TORCH
+
+SCRIPT = Path(__file__).resolve().parent / "train_kills.py"
+SEED = 25
+SAMPLES = 1200
+WORKERS, ON_SECOND = 3, 1
+JOBS, KILLS = 4, 5
+"""Jobs of each kind, and deaths in each."""
+WAIT_S = (0.3, 1.6)
+"""The time from a job that trains undisturbed to the next death is drawn between these."""
+SETTLED_STEPS = 5
+"""So many steps of all workers after a death, the job trains undisturbed."""
+AGGREGATOR, WORKER, TORCH_CORE = "aggregator", "worker", "torch_core"
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """One job and the deaths in it. `failed`: why it did not go on after the last one."""
+
+    kills: tuple[Kill, ...]
+    judged: Judged
+    lines: tuple[Mapping[str, Any], ...]
+    failed: str = ""
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Kill Aggregators, workers, and workers of the torch core; see parts.Part."""
+    found: dict[str, Any] = {"seed": SEED, "machine": machine.facts()}
+    jobs, kills = (1, 1) if setting.quick else (JOBS, KILLS)
+    goals: list[Goal] = []
+    print("\nkills | runs | mini-batches lost | samples repeated, missing | pause, worst | mini-batch")
+    with tempfile.TemporaryDirectory(prefix="flexo-bench-") as folder:
+        for kind in (AGGREGATOR, WORKER, TORCH_CORE):
+            done = [_job(kind, number, kills, Path(folder, kind), setting) for number in range(jobs)]
+            found[kind] = summary(done)
+            if kind == AGGREGATOR:
+                found[kind] |= _compared_with_undisturbed(done, Path(folder, "undisturbed"), setting)
+            _show(kind, found[kind])
+            goals += _goals(kind, found[kind])
+            setting.keep({"kills": found})
+    for goal in goals:
+        print(goal_line(goal))
+    return {"kills": found}
+
+
+def summary(jobs: Sequence[Killed]) -> dict[str, Any]:
+    """The figures of all deaths of one kind."""
+    costs = [cost for job in jobs for cost in job.judged.costs]
+    pauses = [cost.pause_s for cost in costs]
+    return {
+        "runs": len(costs),
+        "batches_lost": sum(cost.batches_lost for cost in costs),
+        "samples_repeated": sum(job.judged.samples_repeated for job in jobs),
+        "samples_missing": sum(job.judged.samples_missing for job in jobs),
+        "disagreements": sum(job.judged.disagreements for job in jobs),
+        "pause_s": statistics.median(pauses) if pauses else None,
+        "pause_worst_s": max(pauses, default=None),
+        "later_worst_s": max((cost.later_s for cost in costs), default=None),
+        "mini_batch_s": statistics.median(cost.step_s for cost in costs) if costs else None,
+        "failed": [job.failed for job in jobs if job.failed],
+        "kills": [[asdict(kill) for kill in job.kills] for job in jobs],
+        "costs": [[asdict(cost) for cost in job.judged.costs] for job in jobs],
+    }
+
+
+def same_bits(killed: Sequence[Mapping[int, set[str]]], undisturbed: Mapping[int, set[str]]) -> bool:
+    """Whether all workers of all these jobs had the undisturbed job's parameters after each step."""
+    return all(
+        undisturbed.get(step) == those and len(those) == 1 for job in killed for step, those in job.items()
+    )
+
+
+# --- jobs -------------------------------------------------------------------------------------------------
+
+
+def _job(kind: str, number: int, kills: int, folder: Path, setting: Setting) -> Killed:
+    """One job, in which that kind of process is killed so often."""
+    dice = random.Random(f"{SEED} {kind} {number}")
+    kill = _kill_aggregator if kind == AGGREGATOR else _kill_worker
+    done: list[Kill] = []
+    failed = ""
+    with _started(folder / str(number), TORCH if kind == TORCH_CORE else SERVICE, kind == AGGREGATOR) as job:
+        try:
+            _wait_until_settled(job, done)
+            for _ in range(kills):
+                time.sleep(dice.uniform(*WAIT_S))
+                done.append(kill(job, dice, done))
+                _wait_until_settled(job, done)
+                setting.tell(f"kills: {kind}, job {number + 1}: {done[-1].what} killed, the job goes on")
+        except JobFailed as error:
+            failed = str(error)
+            setting.tell(f"kills: {kind}, job {number + 1} failed: {failed}")
+        lines = tuple(job.events())
+    judged = judge(lines, done, SAMPLES)
+    gaps = missing_steps(line["step"] for line in lines if line["event"] == "step")
+    return Killed(tuple(done), judged, lines, failed or (f"{gaps} steps are missing" if gaps else ""))
+
+
+@contextlib.contextmanager
+def _started(folder: Path, core: str, by_rank: bool, *options: str) -> Iterator[LocalJob]:
+    how = ["--samples", str(SAMPLES), *(["--by-rank"] if by_rank else []), *options]
+    on_first = WORKERS - ON_SECOND
+    with local_job(folder, SCRIPT, *how, workers=on_first, second=ON_SECOND, FLEXO_CORE=core) as job:
+        yield job
+
+
+def _training(job: LocalJob, kills: Sequence[Kill]) -> dict[int, int]:
+    """The pids of the present workers, by rank, if all train and have taken SETTLED_STEPS steps."""
+    since = kills[-1].at if kills else 0.0
+    entered = {event["pid"]: event for event in job.events("enter")}
+    dead = {kill.pid for kill in kills}
+    here = {
+        event["rank"]: pid for pid, event in entered.items() if pid not in dead and event["size"] == WORKERS
+    }
+    if set(here) != set(range(WORKERS)):
+        return {}
+    newest = max(entered[pid]["time"] for pid in here.values())
+    steps = [event for event in job.events("step") if event["time"] > max(since, newest)]
+    counts = [sum(step["pid"] == pid for step in steps) for pid in here.values()]
+    return here if min(counts) >= SETTLED_STEPS else {}
+
+
+def _wait_until_settled(job: LocalJob, kills: Sequence[Kill]) -> None:
+    job.wait_until(f"{WORKERS} workers that train", lambda: _training(job, kills))
+
+
+def _kill_aggregator(job: LocalJob, dice: random.Random, kills: Sequence[Kill]) -> Kill:
+    del kills
+    job.wait_until("two Aggregators", lambda: len(job.aggregators()) == 2)
+    victim = dice.choice(job.aggregators())
+    return _kill(victim.pid, "Aggregator")
+
+
+def _kill_worker(job: LocalJob, dice: random.Random, kills: Sequence[Kill]) -> Kill:
+    rank = dice.choice(range(1, WORKERS))
+    here = _training(job, kills)
+    if rank not in here:
+        raise JobFailed(f"nobody trains as rank {rank}\n{job.output()[-4000:]}")
+    return _kill(here[rank], f"rank {rank}")
+
+
+def _kill(pid: int, what: str) -> Kill:
+    killed_at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    return Kill(killed_at, pid, what)
+
+
+def _compared_with_undisturbed(jobs: Sequence[Killed], folder: Path, setting: Setting) -> dict[str, Any]:
+    """Train as many steps as the longest of these jobs without a death, and compare all parameters."""
+    killed = [digests(job.lines) for job in jobs]
+    steps = max((max(job, default=0) for job in killed), default=0)
+    setting.tell(f"kills: {steps} steps without a death, to compare parameters")
+    options = ("--step-seconds", "0", "--steps", str(steps))
+    with _started(folder, SERVICE, True, *options) as job:
+        job.wait()
+        undisturbed = digests(job.events())
+    return {"bit_identical": same_bits(killed, undisturbed), "steps_compared": sum(map(len, killed))}
+
+
+# --- as text ----------------------------------------------------------------------------------------------
+
+
+def _show(kind: str, found: Mapping[str, Any]) -> None:
+    samples = f"{found['samples_repeated']}, {found['samples_missing']}"
+    times = [_ms(found[name]) for name in ("pause_s", "pause_worst_s", "mini_batch_s")]
+    alike = f" | bit for bit alike: {found['bit_identical']}" if "bit_identical" in found else ""
+    counts = f"{found['runs']} | {found['batches_lost']} | {samples}"
+    print(f"  {kind} | {counts} | {times[0]}, {times[1]} ms | {times[2]} ms{alike}", flush=True)
+    for why in found["failed"]:
+        print(f"    failed: {why}")
+
+
+def _goals(kind: str, found: Mapping[str, Any]) -> Iterator[Goal]:
+    if kind == TORCH_CORE:
+        return
+    own, batch = f"kills.{kind}", found["mini_batch_s"]
+    yield Goal(f"{own}.batches_lost", found["batches_lost"], at_most=0)
+    yield Goal(f"{own}.samples_repeated", found["samples_repeated"], at_most=0)
+    yield Goal(f"{own}.samples_missing", found["samples_missing"], at_most=0)
+    for name in ("pause_s", "pause_worst_s"):
+        value = None if found[name] is None else found[name] / batch
+        yield Goal(f"{own}.{name} in mini-batches", value, at_most=1)
+    if "bit_identical" in found:
+        yield Goal(f"{own}.bit_identical", float(found["bit_identical"]), at_least=1)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.0f}"

@@ -1,0 +1,144 @@
+"""What deaths have cost a job of train_kills.py, from what its workers have logged. All functions are pure.
+
+Rank 0 is never killed: its newest line of each step is the history. A mini-batch that a worker begins a
+second time is lost. A sample is repeated if it counts more than once in an epoch of the history, and missing
+if it does not count in an epoch that is over.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+AROUND_S = 2.0
+"""Seconds after a death in which the longest gap is its pause. A gap that begins in them counts whole."""
+NEAR = 30
+"""Steps before a death whose median is that of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A process that was killed. `at`: seconds since the epoch. `what`: its rank, or where it was."""
+
+    at: float
+    pid: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one death.
+
+    `pause_s`: the longest gap between two steps of a worker that lives, in AROUND_S, less the median step.
+    `later_s`: the same, from then to the next death.
+    """
+
+    batches_lost: int
+    pause_s: float
+    later_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a job has come to."""
+
+    costs: tuple[Cost, ...]
+    steps: int
+    samples_repeated: int
+    samples_missing: int
+    disagreements: int
+    """Steps after which two workers had other parameters, or had used other samples."""
+
+
+def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: int) -> Judged:
+    """Judge a job; `samples`: of an epoch. Raises ValueError if rank 0 was not one process throughout."""
+    workers: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in sorted(lines, key=lambda each: float(each["time"])):
+        workers[int(line["pid"])].append(line)
+    history = _history(workers)
+    counted: dict[int, Counter[int]] = defaultdict(Counter)
+    for line in history.values():
+        counted[line["epoch"]].update(line["used"])
+    over = range(max(counted, default=0))
+    ends = [*(kill.at for kill in kills[1:]), float("inf")]
+    costs = [_cost(workers, kill, end) for kill, end in zip(kills, ends, strict=False)]
+    return Judged(
+        costs=tuple(costs),
+        steps=len(history),
+        samples_repeated=sum(times - 1 for epoch in counted.values() for times in epoch.values()),
+        samples_missing=sum(samples - len(counted[epoch]) for epoch in over),
+        disagreements=_disagreements(workers, history),
+    )
+
+
+def missing_steps(history: Iterable[int]) -> int:
+    """How many steps from 1 to the last one are not in the history."""
+    known = set(history)
+    return max(known, default=0) - len(known)
+
+
+def digests(lines: Iterable[Mapping[str, Any]]) -> dict[int, set[str]]:
+    """The digests that workers had after each step."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for line in lines:
+        if line["event"] == "step":
+            found[line["step"]].add(line["digest"])
+    return found
+
+
+def _history(workers: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, Mapping[str, Any]]:
+    firsts = {pid for pid, lines in workers.items() for line in lines if line.get("rank") == 0}
+    if len(firsts) != 1:
+        raise ValueError(f"{len(firsts)} processes have had rank 0; it has to be one that is never killed")
+    return {line["step"]: line for line in workers[firsts.pop()] if line["event"] == "step"}
+
+
+def _cost(workers: Mapping[int, Sequence[Mapping[str, Any]]], kill: Kill, end: float) -> Cost:
+    pauses, later, steps, lost = [0.0], [0.0], [0.0], [0]
+    for pid, lines in workers.items():
+        if pid == kill.pid:
+            continue
+        times = [line["time"] for line in lines if line["event"] == "step"]
+        gaps = list(pairwise(times))
+        before = [b - a for a, b in gaps if b <= kill.at][-NEAR:]
+        if not before:
+            continue  # it has come later
+        usual = statistics.median(before)
+        steps.append(usual)
+        after = [(a, b) for a, b in gaps if b > kill.at and a < end]
+        pauses += [b - a - usual for a, b in after if a < kill.at + AROUND_S]
+        later += [b - a - usual for a, b in after if a >= kill.at + AROUND_S]
+        lost.append(_begun_again(lines, kill.at, end))
+    return Cost(max(lost), max(pauses), max(later), max(steps))
+
+
+def _begun_again(lines: Sequence[Mapping[str, Any]], since: float, until: float) -> int:
+    """How many mini-batches this worker began again in this time."""
+    begun: set[int] = set()
+    again = 0
+    for line in lines:
+        if line["event"] == "begin":
+            again += line["step"] in begun and since < line["time"] <= until
+            begun.add(line["step"])
+    return again
+
+
+def _disagreements(
+    workers: Mapping[int, Sequence[Mapping[str, Any]]], history: Mapping[int, Mapping[str, Any]]
+) -> int:
+    """A line counts if it is its worker's newest of that step, and the step was not done anew without it."""
+    wrong = set()
+    for lines in workers.values():
+        newest = {line["step"]: line for line in lines if line["event"] == "step"}
+        for step, line in newest.items():
+            kept = history.get(step)
+            if kept is None or kept["size"] != line["size"]:
+                continue
+            if (kept["digest"], kept["used"]) != (line["digest"], line["used"]):
+                wrong.add(step)
+    return len(wrong)
