@@ -72,11 +72,17 @@ class System:
 
 @contextlib.contextmanager
 def system(
-    name: str, nodes: Sequence[Node], folder: Path, *, aggregated: bool, address: str = LOOPBACK
+    name: str,
+    nodes: Sequence[Node],
+    folder: Path,
+    *,
+    aggregated: bool,
+    address: str = LOOPBACK,
+    meeting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Iterator[System]:
     """The system with these nodes; all of its processes have ended afterwards. Raises SystemFailed.
 
-    `address`: where its ranks meet.
+    `address`: where its ranks meet. `meeting`: entered while they do.
     """
     cluster = Cluster(SERVICE if aggregated else TORCH, address)
     with contextlib.ExitStack() as stack:
@@ -89,7 +95,8 @@ def system(
                 aggregators.append(stack.enter_context(_aggregator(own, node)))
                 variables[place.VARIABLE] = str(own)
             cluster.start(node.ranks, node=f"{name}-{number}", first=node.first, **variables)
-        cluster.form(cluster.all)
+        with meeting():
+            cluster.form(cluster.all)
         if not all(each(cluster.all, _is_aggregated, aggregated)):
             raise SystemFailed(f"{name}: the ranks do not sum as they were told")
         yield System(name, cluster, aggregators)
