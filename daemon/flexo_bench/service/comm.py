@@ -78,7 +78,7 @@ def _turns(count: int, rounds: int, setting: Setting) -> dict[str, list[Turn]]:
     nodes = {ALL_REDUCE: [Node(count)], SHM: [Node(count)], TCP: [Node(1)] * count}
     shapes = model_shapes(MODEL)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flexo-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-service-")))
         systems: dict[str, System] = {}
         for name in SYSTEMS:
             setting.tell(f"comm: {count} ranks, {name}: starts")

@@ -55,7 +55,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     jobs, kills = (1, 1) if setting.quick else (JOBS, KILLS)
     goals: list[Goal] = []
     print("\nkills | runs | mini-batches lost | samples repeated, missing | pause, worst | mini-batch")
-    with tempfile.TemporaryDirectory(prefix="flexo-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-service-") as folder:
         for kind in (AGGREGATOR, WORKER, TORCH_CORE):
             done = [_job(kind, number, kills, Path(folder, kind), setting) for number in range(jobs)]
             found[kind] = summary(done)

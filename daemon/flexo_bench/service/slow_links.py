@@ -53,7 +53,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> dict[str, list[Turn]]:
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flexo-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-service-")))
         net = stack.enter_context(network(WORKERS, RATE))
         variables = {"HOROVOD_GLOO_IFACE": INTERFACE}
         nodes = [Node(1, host.address, host.prefix, host.enter, variables) for host in net.hosts]
