@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import statistics
 import tempfile
@@ -21,7 +22,7 @@ from typing import Any
 from flexo_bench.local_job.job import JobFailed, LocalJob, local_job
 from flexo_bench.runtime import machine
 from flexo_bench.runtime.results import Goal
-from flexo_bench.service.kills_judged import Judged, Kill, digests, judge, missing_steps
+from flexo_bench.service.kills_judged import Judged, Kill, digests, irregular, judge
 from flexo_bench.service.ratios import goal_line
 from flexo_bench.service.setting import Setting
 from horovod_elastic.core.choice import SERVICE, TORCH
@@ -30,8 +31,10 @@ SCRIPT = Path(__file__).resolve().parent / "train_kills.py"
 SEED = 25
 SAMPLES = 1200
 WORKERS, ON_SECOND = 3, 1
-JOBS, KILLS = 4, 5
-"""Jobs of each kind, and deaths in each."""
+KILLS, QUICK_KILLS = 20, 1
+"""Deaths of each kind."""
+A_JOB = 3
+"""Deaths in one job. The leader starts a worker in the same place three times, and then no more."""
 WAIT_S = (0.3, 1.6)
 """The time from a job that trains undisturbed to the next death is drawn between these."""
 SETTLED_STEPS = 5
@@ -52,12 +55,14 @@ class Killed:
 def measure(setting: Setting) -> dict[str, Any]:
     """Kill Aggregators, workers, and workers of the torch core; see parts.Part."""
     found: dict[str, Any] = {"seed": SEED, "machine": machine.facts()}
-    jobs, kills = (1, 1) if setting.quick else (JOBS, KILLS)
+    shares = deaths_of_jobs(QUICK_KILLS if setting.quick else KILLS)
     goals: list[Goal] = []
     print("\nkills | runs | mini-batches lost | samples repeated, missing | pause, worst | mini-batch")
     with tempfile.TemporaryDirectory(prefix="bench-service-") as folder:
         for kind in (AGGREGATOR, WORKER, TORCH_CORE):
-            done = [_job(kind, number, kills, Path(folder, kind), setting) for number in range(jobs)]
+            done = [
+                _job(kind, number, kills, Path(folder, kind), setting) for number, kills in enumerate(shares)
+            ]
             found[kind] = summary(done)
             if kind == AGGREGATOR:
                 found[kind] |= _compared_with_undisturbed(done, Path(folder, "undisturbed"), setting)
@@ -67,6 +72,11 @@ def measure(setting: Setting) -> dict[str, Any]:
     for goal in goals:
         print(goal_line(goal))
     return {"kills": found}
+
+
+def deaths_of_jobs(deaths: int) -> list[int]:
+    """How many processes are killed in each job."""
+    return [min(A_JOB, deaths - before) for before in range(0, deaths, A_JOB)]
 
 
 def summary(jobs: Sequence[Killed]) -> dict[str, Any]:
@@ -115,11 +125,14 @@ def _job(kind: str, number: int, kills: int, folder: Path, setting: Setting) -> 
                 setting.tell(f"kills: {kind}, job {number + 1}: {done[-1].what} killed, the job goes on")
         except JobFailed as error:
             failed = str(error)
-            setting.tell(f"kills: {kind}, job {number + 1} failed: {failed}")
         lines = tuple(job.events())
-    judged = judge(lines, done, SAMPLES)
-    gaps = missing_steps(line["step"] for line in lines if line["event"] == "step")
-    return Killed(tuple(done), judged, lines, failed or (f"{gaps} steps are missing" if gaps else ""))
+        failed = failed or irregular(lines)
+        if failed:
+            setting.tell(f"kills: {kind}, job {number + 1} failed: {failed}")
+            kept = setting.build / "service-kills" / f"{kind}-{number + 1}"
+            shutil.copytree(job.folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("aggregator"))
+            setting.tell(f"kills: its logs are in {kept}")
+    return Killed(tuple(done), judge(lines, done, SAMPLES), lines, failed)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ class Judged:
 
 
 def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: int) -> Judged:
-    """Judge a job; `samples`: of an epoch. Raises ValueError if rank 0 was not one process throughout."""
+    """Judge a job; `samples`: of an epoch."""
     workers: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for line in sorted(lines, key=lambda each: float(each["time"])):
         workers[int(line["pid"])].append(line)
@@ -76,10 +76,14 @@ def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: in
     )
 
 
-def missing_steps(history: Iterable[int]) -> int:
-    """How many steps from 1 to the last one are not in the history."""
-    known = set(history)
-    return max(known, default=0) - len(known)
+def irregular(lines: Iterable[Mapping[str, Any]]) -> str:
+    """What makes a job's logs no base for a judgement; "" if nothing does."""
+    known = list(lines)
+    steps = {line["step"] for line in known if line["event"] == "step"}
+    if missing := set(range(1, max(steps, default=0))) - steps:
+        return f"nobody has logged the steps {sorted(missing)}"
+    first = {line["pid"] for line in known if line.get("rank") == 0}
+    return f"{len(first)} processes have had rank 0, which is never killed" if len(first) > 1 else ""
 
 
 def digests(lines: Iterable[Mapping[str, Any]]) -> dict[int, set[str]]:
@@ -92,10 +96,9 @@ def digests(lines: Iterable[Mapping[str, Any]]) -> dict[int, set[str]]:
 
 
 def _history(workers: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, Mapping[str, Any]]:
-    firsts = {pid for pid, lines in workers.items() for line in lines if line.get("rank") == 0}
-    if len(firsts) != 1:
-        raise ValueError(f"{len(firsts)} processes have had rank 0; it has to be one that is never killed")
-    return {line["step"]: line for line in workers[firsts.pop()] if line["event"] == "step"}
+    steps = [line for lines in workers.values() for line in lines if line["event"] == "step"]
+    steps.sort(key=lambda line: float(line["time"]))
+    return {line["step"]: line for line in steps if line["rank"] == 0}
 
 
 def _cost(workers: Mapping[int, Sequence[Mapping[str, Any]]], kill: Kill, end: float) -> Cost:
