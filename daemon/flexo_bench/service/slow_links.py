@@ -21,10 +21,13 @@ from flexo_bench.service.namespaces import INTERFACE, network
 from flexo_bench.service.ratios import goal_line, ratio_of_medians
 from flexo_bench.service.setting import Setting
 from flexo_bench.service.systems import Node, System, Turn, reduce_gradients, system
+from horovod_elastic.core.c10d.service import PART_VARIABLE
 
 WORKERS = 4
 RATE = "100mbit"
 MODEL = "toy"
+PART_KIB = 64
+"""The best size of parts on such links."""
 ITERATIONS, WARM = 3, 2
 ROUNDS, QUICK_ROUNDS = 15, 2
 AT_MOST: Final = 0.9
@@ -42,7 +45,13 @@ def measure(setting: Setting) -> dict[str, Any]:
         "ratio_vs_ring": ratio.value,
         "interval": [ratio.low, ratio.high],
         "ms": {name: 1e3 * statistics.median(seconds[name]) for name in SYSTEMS},
-        "setting": {"rate": RATE, "workers": WORKERS, "aggregators": WORKERS, "model": MODEL},
+        "setting": {
+            "rate": RATE,
+            "workers": WORKERS,
+            "aggregators": WORKERS,
+            "model": MODEL,
+            "part_kib": PART_KIB,
+        },
         "machine": machine.facts(),
         "rounds": {name: [asdict(turn) for turn in turns[name]] for name in SYSTEMS},
     }
@@ -55,7 +64,7 @@ def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> dict
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-service-")))
         net = stack.enter_context(network(WORKERS, RATE))
-        variables = {"HOROVOD_GLOO_IFACE": INTERFACE}
+        variables = {"HOROVOD_GLOO_IFACE": INTERFACE, PART_VARIABLE: str(PART_KIB)}
         nodes = [Node(1, host.address, host.prefix, host.enter, variables) for host in net.hosts]
         systems: dict[str, System] = {}
         for name in SYSTEMS:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from horovod_elastic.aggregation import place as place_of_aggregator
 from horovod_elastic.aggregation.client import AggregationClient, SumsFailed
 from horovod_elastic.aggregation.place import AggregatorPlace
-from horovod_elastic.aggregation.plan import Plan, PlannedNode
+from horovod_elastic.aggregation.plan import (
+    LEAST_PART_BYTES,
+    MOST_PART_BYTES,
+    PART_BYTES,
+    Plan,
+    PlannedNode,
+)
 from horovod_elastic.core.c10d.broadcast_store import BroadcastStore
 from horovod_elastic.core.interface import RankPlacement
 from horovod_elastic.trace import say
@@ -26,6 +32,8 @@ MEET_WITHIN_S = 5.0
 LOOK_S = 0.02
 RESTS_S = 30.0
 """Seconds for which a worker does without Aggregators after they have failed. So a job goes on within 2 s."""
+PART_VARIABLE = "FLEXO_AGGREGATION_PART_KIB"
+"""Size of a sum's parts. Where links are slow, 64 is better than the default; elsewhere it costs CPU time."""
 _failed_at: float | None = None
 
 
@@ -85,4 +93,13 @@ def _plan(generation: int, everybody: list[list[object]]) -> Plan:
         PlannedNode(str(name), tuple(on_it), str(host), int(str(port)), str(token))
         for (name, host, port, token), on_it in ranks.items()
     )
-    return Plan(os.environ.get("FLEXO_JOB_ID", ""), generation, tuple(nodes))
+    return Plan(os.environ.get("FLEXO_JOB_ID", ""), generation, tuple(nodes), part_bytes())
+
+
+def part_bytes(environment: Mapping[str, str] = os.environ) -> int:
+    """The size of parts, as the environment of all workers has it. Raises RuntimeError if it cannot be."""
+    text = environment.get(PART_VARIABLE) or str(PART_BYTES >> 10)
+    least, most = LEAST_PART_BYTES >> 10, MOST_PART_BYTES >> 10
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise RuntimeError(f"{PART_VARIABLE}={text[:20]}: it has to be a number from {least} to {most}")
+    return int(text) << 10
