@@ -171,8 +171,8 @@ bench-sharing: ## what sharing a GPU costs one job and gives another, beside no 
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.sharing $(ARGS)
 
-bench-service: ## the Parameter Service beside published figures (five minutes; ARGS='--parts simulation --quick')
-	@./setup.sh unit
+bench-service: ## Aggregators beside the all-reduce and beside published figures (half an hour; ARGS='--parts comm --quick')
+	@./setup.sh all
 	@$(BIN)/python -m flexo_bench.service $(ARGS)
 
 deb: ## Debian packages of daemon and plugin, in build/deb

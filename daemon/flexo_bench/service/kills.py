@@ -213,6 +213,7 @@ def _goals(kind: str, found: Mapping[str, Any]) -> Iterator[Goal]:
     if kind == TORCH_CORE:
         return
     own, batch = f"kills.{kind}", found["mini_batch_s"]
+    yield Goal(f"{own}.jobs that did not go on", len(found["failed"]), at_most=0)
     yield Goal(f"{own}.batches_lost", found["batches_lost"], at_most=0)
     yield Goal(f"{own}.samples_repeated", found["samples_repeated"], at_most=0)
     yield Goal(f"{own}.samples_missing", found["samples_missing"], at_most=0)

@@ -1,8 +1,8 @@
 """What deaths have cost a job of train_kills.py, from what its workers have logged. All functions are pure.
 
-Rank 0 is never killed: its newest line of each step is the history. A mini-batch that a worker begins a
-second time is lost. A sample is repeated if it counts more than once in an epoch of the history, and missing
-if it does not count in an epoch that is over.
+Whoever has rank 0 is not killed, so the newest line of each step by a rank 0 is the history. A mini-batch
+that a worker begins a second time is lost. A sample is repeated if it counts more than once in an epoch of
+the history, and missing if it does not count in an epoch that is over.
 """
 
 from __future__ import annotations
@@ -78,12 +78,9 @@ def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: in
 
 def irregular(lines: Iterable[Mapping[str, Any]]) -> str:
     """What makes a job's logs no base for a judgement; "" if nothing does."""
-    known = list(lines)
-    steps = {line["step"] for line in known if line["event"] == "step"}
-    if missing := set(range(1, max(steps, default=0))) - steps:
-        return f"nobody has logged the steps {sorted(missing)}"
-    first = {line["pid"] for line in known if line.get("rank") == 0}
-    return f"{len(first)} processes have had rank 0, which is never killed" if len(first) > 1 else ""
+    steps = {line["step"] for line in lines if line["event"] == "step" and line["rank"] == 0}
+    missing = set(range(1, max(steps, default=0))) - steps
+    return f"no rank 0 has logged the steps {sorted(missing)}" if missing else ""
 
 
 def digests(lines: Iterable[Mapping[str, Any]]) -> dict[int, set[str]]:

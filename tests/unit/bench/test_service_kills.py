@@ -101,11 +101,16 @@ def test_a_gap_long_after_a_death_is_not_its_pause() -> None:
     assert cost.later_s == pytest.approx(0.7)
 
 
-def test_logs_of_two_processes_with_rank_0_or_without_some_steps_are_no_base_for_a_judgement() -> None:
+def test_logs_without_some_steps_are_no_base_for_a_judgement() -> None:
     assert irregular([]) == ""
     assert irregular(steps(10, 0, [1, 2]) + steps(20, 1, [2])) == ""
-    assert irregular(steps(10, 0, [1]) + steps(20, 0, [2])).startswith("2 processes")
-    assert irregular(steps(10, 0, [1, 2, 5])).endswith("[3, 4]")
+    assert irregular(steps(10, 0, [1, 2, 5]) + steps(20, 1, [3, 4])).endswith("[3, 4]")
+
+
+def test_rank_0_may_be_another_process_after_a_resize() -> None:
+    lines = steps(10, 0, [1, 2]) + steps(20, 1, [1, 2]) + steps(20, 0, [3, 4], since=0.2)
+    assert irregular(lines) == ""
+    assert judge(lines, [], SAMPLES).steps == 4
 
 
 def test_a_job_has_no_more_deaths_than_restarts() -> None:

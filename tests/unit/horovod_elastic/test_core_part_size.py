@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from horovod_elastic.aggregation.plan import PART_BYTES  # noqa: E402
-from horovod_elastic.core.c10d.service import PART_VARIABLE, part_bytes  # noqa: E402
+from horovod_elastic.aggregation.plan import PART_BYTES
+from horovod_elastic.core.c10d.service import PART_VARIABLE, part_bytes
 
 
 def test_parts_have_the_default_size_unless_a_size_is_given():
