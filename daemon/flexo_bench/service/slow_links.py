@@ -7,6 +7,7 @@ all-reduce is Gloo's ring, on the same links.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -24,7 +25,8 @@ from flexo_bench.service.systems import Node, System, Turn, reduce_gradients, sy
 from horovod_elastic.core.c10d.service import PART_VARIABLE
 
 WORKERS = 4
-RATE = "100mbit"
+RATE_MBIT = 100
+RATE = f"{RATE_MBIT}mbit"
 MODEL = "toy"
 PART_KIB = 64
 """The best size of parts on such links."""
@@ -45,6 +47,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "ratio_vs_ring": ratio.value,
         "interval": [ratio.low, ratio.high],
         "ms": {name: 1e3 * statistics.median(seconds[name]) for name in SYSTEMS},
+        "line_rate_ms": 1e3 * line_rate_s(_parameters(shapes) * 4, WORKERS, RATE_MBIT * 1e6),
         "setting": {
             "rate": RATE,
             "workers": WORKERS,
@@ -55,7 +58,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "machine": machine.facts(),
         "rounds": {name: [asdict(turn) for turn in turns[name]] for name in SYSTEMS},
     }
-    _show(found, sum(_count(shape) for shape in shapes))
+    _show(found, _parameters(shapes))
     print(goal_line(Goal("slow_links.ratio_vs_ring", ratio.value, at_most=AT_MOST)))
     return {"slow_links": found}
 
@@ -90,16 +93,23 @@ def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> dict
         return turns
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+def line_rate_s(size: int, nodes: int, bits_per_s: float) -> float:
+    """The least time in which so many bytes can be summed over nodes that have nothing but their own links.
+
+    Each node sends the others their parts of its numbers, and then the sum of its own part: as much as in a
+    ring. Workers send less if Aggregators are on nodes of their own.
+    """
+    return 2 * (nodes - 1) / nodes * size * 8 / bits_per_s
+
+
+def _parameters(shapes: list[tuple[int, ...]]) -> int:
+    return sum(map(math.prod, shapes))
 
 
 def _show(found: Mapping[str, Any], parameters: int) -> None:
     low, high = found["interval"]
     print(f"\n{WORKERS} workers, links of {RATE}, {parameters / 1e6:.1f} million parameters | ms")
+    print(f"  least that the links allow | {found['line_rate_ms']:.0f}")
     for name in SYSTEMS:
         print(f"  {name} | {found['ms'][name]:.0f}")
     print(f"  service over ring: {found['ratio_vs_ring']:.3f} ({low:.3f} to {high:.3f})")

@@ -8,6 +8,7 @@ import pytest
 
 from flexo_bench.service.comm import compare
 from flexo_bench.service.ratios import ratio_of_medians
+from flexo_bench.service.slow_links import line_rate_s
 from flexo_bench.service.systems import Turn
 
 pytestmark = pytest.mark.thorough
@@ -45,3 +46,8 @@ def test_times_and_cpu_times_are_compared_with_the_all_reduce():
     assert found == pytest.approx(
         {"comm_ratio.shm": 0.5, "cpu_ratio.shm": 0.5, "comm_ratio.tcp": 1.5, "cpu_ratio.tcp": 1.5}
     )
+
+
+def test_a_ring_and_aggregators_beside_workers_send_each_byte_nearly_twice():
+    assert line_rate_s(100_000_000, 2, 8e8) == pytest.approx(1.0)
+    assert line_rate_s(100_000_000, 4, 8e8) == pytest.approx(1.5)
