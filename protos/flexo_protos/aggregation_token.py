@@ -1,8 +1,8 @@
 """Tokens with which a job uses a pool Aggregator: flexod signs them, and the Aggregator checks them. Pure.
 
-Each Aggregator has a key of its own, which only flexod and this Aggregator know. So a token is worth nothing at
-another Aggregator. A token names the job, its user, the most bytes that the job may register, and the time at
-which it expires. The expiry concerns new connections only: a connection that stands outlives its token.
+Each Aggregator has a key of its own, which only flexod and this Aggregator know. So a token is worth nothing
+at another Aggregator. A token names the job, its user, the most bytes that the job may register, and the time
+at which it expires. The expiry concerns new connections only: a connection that stands outlives its token.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_no_other_text_passes(text: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"job": "4711:ada"}, "job"),
+        ({"job": "4711:ada"}, "five fields"),
         ({"job": ""}, "job"),
         ({"user": "a da"}, "user"),
         ({"user": "ada\n"}, "user"),

@@ -1,0 +1,490 @@
+"""pMaster: decides which pool Aggregators sum which jobs' gradients (AutoPS, sections 3.3.1 to 3.3.3). Pure.
+
+Every call of `tick` gets all that is attached now, and returns all assignments. So a new flexod with an empty
+memory learns everything again. It adopts the assignments that jobs report, and moves nobody for its restart.
+
+A job comes in steps. It waits on its own Aggregators. Then it has temporary Aggregators to itself, and is
+profiled there. If no Aggregator is idle, its time on its own Aggregators and an estimate of the CPU time take
+the profile's place. Then it shares Aggregators, if no limit forbids it. If a job loses too much by a change,
+the change is undone; a job that arrived goes back to its own Aggregators, and rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final, Literal
+
+from flexo.aggregation.assignment import assign
+from flexo.aggregation.demand import Capacity, JobDemand
+from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits, moves_between
+from flexo.aggregation.pool_state import KnownAggregator, PoolState
+from flexo.aggregation.pooled_job import PoolClient, PooledJob, Stage, dealt, demand_of, estimated_ns
+from flexo.aggregation.scaling import Change, recycle, undo_for
+from flexo.aggregation.settings import AggregationSettings
+from flexo.model.aggregation import AggregationView, Eviction, PoolAggregator, UsedAggregator
+from flexo.model.queue import JobKey
+
+GONE_AFTER_S: Final = 10.0
+"""The time that an Aggregator may be away before its jobs are assigned anew: a broken connection to flexod
+stops no sums."""
+ADOPTED_WITHIN_S: Final = 30.0
+"""The time that a job keeps an assignment whose Aggregators are not attached, as after flexod's restart."""
+EVICTED_AFTER_S: Final = 30.0
+"""The time that a job may stay at an Aggregator that is not assigned to it any more."""
+PROFILED_WITHIN_S: Final = 3600.0
+"""The longest time that a job may take up temporary Aggregators."""
+BREACH_ITERATIONS: Final = 20
+"""Iterations for which a breach of the loss limit must last."""
+GREEDY: Final = 1.5
+"""A job is greedy from this multiple of its profile's CPU time on, and"""
+GREEDY_CORES: Final = 0.05
+"""if that is at least this part of a core more."""
+_RATE_S: Final = 5.0
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEvent:
+    """An entry for the event store."""
+
+    kind: Literal["aggregator", "assign", "revert"]
+    text: str
+    job: JobKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAssignment:
+    """The Aggregators of one job; no shares: its own."""
+
+    job: JobKey
+    user: str
+    version: int
+    shares: tuple[UsedAggregator, ...]
+    quota: int
+    """The most bytes that it may register at each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDecisions:
+    """The result of one tick."""
+
+    assignments: tuple[PoolAssignment, ...] = ()
+    """All that jobs are to be told, changed or not."""
+    evictions: tuple[Eviction, ...] = ()
+    events: tuple[PoolEvent, ...] = ()
+    view: AggregationView = field(default_factory=AggregationView)
+
+
+class PoolMaster:
+    """See the module. Mutable, for one thread."""
+
+    def __init__(self, settings: AggregationSettings, now: float) -> None:
+        self._settings = settings
+        self._limits = AssignmentLimits(
+            Fraction(str(settings.loss_limit)),
+            Fraction(str(settings.network_share)),
+            settings.undo_iterations,
+        )
+        self._state = PoolState(self._limits, AggregatorPool(Capacity(1, settings.memory_mib * _MIB)))
+        self._first_seen: dict[JobKey, float] = {}
+        """Jobs whose reported assignment is not adopted yet."""
+        self._strangers: dict[Eviction, float] = {}
+        """Jobs at Aggregators that are not assigned to them, with the time since when."""
+        self._period_at = now + settings.period_s
+        self._changes = 0
+        self._events: list[PoolEvent] = []
+
+    def tick(
+        self,
+        now: float,
+        aggregators: Iterable[PoolAggregator],
+        clients: Iterable[PoolClient],
+        running: Collection[JobKey],
+    ) -> PoolDecisions:
+        """Decide once. `clients`: jobs with an attached leader. `running`: all jobs that have not ended."""
+        self._state.running = frozenset(map(str, running))
+        self._events = []
+        self._see_aggregators(now, aggregators)
+        self._see_jobs(now, clients, running)
+        self._rate(now)
+        for job in list(self._state.jobs.values()):
+            self._measure(job)
+        self._watch(now)
+        for job in sorted(self._state.jobs.values(), key=lambda each: each.key):
+            self._advance(job, now)
+        if now >= self._period_at:
+            self._period_at = now + self._settings.period_s
+            self._recycle()
+        return PoolDecisions(
+            tuple(self._assignment(job) for job in self._state.jobs.values() if job.attached and job.version),
+            self._evictions(now),
+            tuple(self._events),
+            self._state.view(),
+        )
+
+    # --- who is there ---------------------------------------------------------------------------
+
+    def _see_aggregators(self, now: float, aggregators: Iterable[PoolAggregator]) -> None:
+        for each in aggregators:
+            known = self._state.known.get(each.name)
+            if known is not None and (each.leaving or known.attached.key != each.key):
+                self._lose(known, "has to end" if each.leaving else "was started again")
+                known = None
+            if known is not None:
+                known.attached, known.seen_at = each, now
+            elif not each.leaving:
+                self._accept(each, now)
+        for known in list(self._state.known.values()):
+            if now > known.seen_at + GONE_AFTER_S:
+                self._lose(known, f"is not attached any more for {GONE_AFTER_S:.0f} s")
+
+    def _accept(self, each: PoolAggregator, now: float) -> None:
+        number = self._state.pool.allocated + 1
+        memory = min(each.memory, self._settings.memory_mib * _MIB)
+        added = Aggregator(number, Capacity(each.network, memory))
+        self._state.pool = replace(
+            self._state.pool.with_aggregators([added]), allocated=number, new=added.capacity
+        )
+        self._state.known[each.name] = KnownAggregator(number, each, now)
+        self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come"))
+
+    def _lose(self, known: KnownAggregator, why: str) -> None:
+        """Drop an Aggregator, and take its jobs off it. `_advance` assigns them again in the same tick."""
+        name, number = known.attached.name, known.number
+        self._events.append(PoolEvent("aggregator", f"pool Aggregator {name} {why}"))
+        displaced = [job for job in self._state.jobs.values() if number in self._state.numbers(job)]
+        for job in displaced:
+            self._to_own(job, f"pool Aggregator {name} {why}")
+        del self._state.known[name]
+        self._state.pool = self._state.pool.dropping({number})
+
+    def _see_jobs(self, now: float, clients: Iterable[PoolClient], running: Collection[JobKey]) -> None:
+        for job in self._state.jobs.values():
+            job.attached = False
+        for client in clients:
+            known = self._state.jobs.get(client.key)
+            if known is not None:
+                self._update(known, client)
+            elif client.use.wants_pool:
+                self._meet(client, now)
+        for job in list(self._state.jobs.values()):
+            if job.key not in running:
+                self._take_off(job)
+                del self._state.jobs[job.key]
+        self._first_seen = {key: at for key, at in self._first_seen.items() if key in running}
+
+    def _update(self, job: PooledJob, client: PoolClient) -> None:
+        resized = (client.use.nodes, client.use.size) != (job.use.nodes, job.use.size)
+        job.client, job.attached = client, True
+        if client.use.version > job.version:  # another flexod has assigned it meanwhile
+            job.version = client.use.version + 1
+        if not resized:
+            return
+        # CPU time and iterations change with the size, so they are measured again where the job is
+        job.mark = job.breach_from = None
+        if job.stage is Stage.SHARED:
+            job.provisional = True
+        else:
+            job.demand = None
+
+    def _meet(self, client: PoolClient, now: float) -> None:
+        """Take a job up that is new, or new to this flexod."""
+        job = PooledJob(client, self._tenant(client), version=client.use.version)
+        if not client.use.used:
+            self._state.jobs[client.key] = job
+            return
+        since = self._first_seen.setdefault(client.key, now)
+        if self._adopt(job):
+            self._state.jobs[client.key] = job
+            job.why = "it had this assignment before flexod was started"
+        elif now > since + ADOPTED_WITHIN_S:
+            self._state.jobs[client.key] = job
+            self._to_own(job, "the assignment that it reports cannot be kept")
+
+    def _adopt(self, job: PooledJob) -> bool:
+        """Keep a job where it says that it is, if its Aggregators are there and serve it, or may serve it.
+
+        The loads are estimated until they are measured. An Aggregator that seems to be overloaded meanwhile
+        gets no further job.
+        """
+        used, known = job.use.used, self._state.known
+        if not job.knows_itself or not all(each.name in known and each.share > 0 for each in used):
+            return False
+        demand = demand_of(job, job.use.iteration_s, estimated_ns(job.use))
+        numbers = {each.name: known[each.name].number for each in used}
+        serving = {one.number for one in known.values() if one.attached.sums_of(job.name) is not None}
+        mine = self._state.open_to(job)
+        if not all(n in mine or (n in serving and self._state.of_tenant(n, job)) for n in numbers.values()):
+            return False
+        tasks = {
+            number: [demand.tasks[index] for index in parts] for number, parts in dealt(used, numbers).items()
+        }
+        self._state.pool = self._state.pool.hosting(demand, tasks)
+        job.stage, job.demand, job.provisional = Stage.SHARED, demand, True
+        return True
+
+    def _tenant(self, client: PoolClient) -> str:
+        match self._settings.share:
+            case "user":
+                return client.user
+            case "account":
+                return client.account or client.user
+            case _:
+                return ""
+
+    # --- what jobs measure ----------------------------------------------------------------------
+
+    def _rate(self, now: float) -> None:
+        for job in self._state.jobs.values():
+            at, before = job.cores_mark
+            if now >= at + _RATE_S:
+                spent = self._state.cpu_s(job)
+                job.used_cores = max(0.0, spent - before) / (now - at)
+                job.cores_mark = now, spent
+
+    def _measure(self, job: PooledJob) -> None:
+        """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
+        if job.stage is not Stage.PROFILED and not (job.stage is Stage.SHARED and job.provisional):
+            return
+        demand = job.measured(self._state.cpu_s(job))
+        if demand is None:
+            return
+        job.provisional, job.breach_from = False, None
+        if job.stage is Stage.PROFILED:
+            job.demand = demand
+        else:
+            self._correct(job, demand)
+
+    def _correct(self, job: PooledJob, demand: JobDemand) -> None:
+        """Note a job's measured load where the job is, and take the job off if that breaks a limit."""
+        job.demand = demand
+        places, by_key = self._state.pool.places(job.name), {task.key: task for task in demand.tasks}
+        tasks = {
+            number: [by_key[key] for key, place in places.items() if place == number]
+            for number in set(places.values())
+        }
+        self._state.pool = self._state.pool.without(job.name, self._limits).hosting(demand, tasks)
+        if broken := [
+            why for n in tasks if (why := self._state.pool.aggregators[n].broken_limit(self._limits))
+        ]:
+            self._to_own(job, f"by its new measurements, it breaks a limit: {broken[0]}")
+
+    def _watch(self, now: float) -> None:
+        """Undo a change for each job that loses too much for long enough."""
+        for job in list(self._state.jobs.values()):
+            if job.stage is not Stage.SHARED or not job.current or job.provisional:
+                continue
+            if job.loss < self._settings.loss_limit:
+                job.breach_from = None
+            elif job.breach_from is None or job.breach_from > job.use.iterations:
+                job.breach_from = job.use.iterations
+            elif job.use.iterations >= job.breach_from + BREACH_ITERATIONS:
+                self._undo(job, now)
+
+    def _undo(self, loser: PooledJob, now: float) -> None:
+        lost = (
+            f"job {loser.key} loses {loser.loss:.1%} of its speed ({self._settings.loss_limit:.0%} allowed)"
+        )
+        near = self._state.beside(loser)
+        for each in (loser, *near):
+            each.breach_from = None
+        recent = [
+            each
+            for each in (*near, loser)
+            if each.attached and each.since_change <= self._settings.undo_iterations
+        ]
+        latest = max(recent, key=lambda each: each.changed, default=None)
+        if latest is not None and latest.before and self._move_back(loser, latest, lost):
+            return
+        if latest is not None:
+            what = "moved last" if latest.before else "came last"
+            self._revert(latest, f"{lost}, and job {latest.key} {what}", now)
+            return
+        greedy = max(near, key=_excess, default=None)
+        if greedy is not None and _excess(greedy) > 0:
+            cores = f"{greedy.used_cores:.2f} cores where its profile says {_planned(greedy):.2f}"
+            self._revert(greedy, f"{lost}, and job {greedy.key} uses {cores}", now)
+        else:
+            self._revert(loser, f"{lost}, and no recent change explains it", now)
+
+    def _move_back(self, loser: PooledJob, moved: PooledJob, lost: str) -> bool:
+        """Put tasks back that the last change moved, if their former Aggregators are still there."""
+        change = Change(moved.name, moved.since_change, moved.before)
+        undone = undo_for(self._state.pool, loser.name, (change,), self._limits)
+        if undone is None or not set(undone.hosts(moved.name)) <= self._state.open_to(moved):
+            return False
+        self._state.reverts += 1
+        self._settle(moved, undone, {}, f"it moves back: {lost}, and this job moved last", "revert")
+        return True
+
+    def _revert(self, job: PooledJob, why: str, now: float) -> None:
+        """Send a job back to its own Aggregators, and let it rest."""
+        self._state.reverts += 1
+        rests = f"it rests for {self._settings.rest_s:.0f} s"
+        self._to_own(job, f"{why}; {rests}", "revert")
+        job.stage, job.rests_until, job.demand = Stage.RESTING, now + self._settings.rest_s, None
+
+    # --- assignments ----------------------------------------------------------------------------
+
+    def _advance(self, job: PooledJob, now: float) -> None:
+        """Take a job one step on, if there is room."""
+        if job.stage is Stage.RESTING and now >= job.rests_until:
+            job.stage, job.why = Stage.WAITING, "its rest is over"
+        if not job.attached or (job.stage is Stage.RESTING and job.use.wants_pool):
+            return
+        if not job.use.wants_pool:
+            self._to_own(job, "it asks for its own Aggregators")
+        elif job.stage is Stage.SHARED:
+            return
+        elif job.use.size > self._settings.quota_mib * _MIB:
+            said = f"{job.use.size / _MIB:.0f} MiB of gradients"
+            job.why = f"it has {said}, and quota_mib allows {self._settings.quota_mib}"
+        elif job.demand is not None:
+            self._place(job)
+        elif job.stage is Stage.WAITING:
+            self._profile(job, now)
+        elif now > job.profiled_since + PROFILED_WITHIN_S:
+            self._revert(job, f"it was not profiled within {PROFILED_WITHIN_S:.0f} s", now)
+
+    def _profile(self, job: PooledJob, now: float) -> None:
+        """Give a job temporary Aggregators; if none is idle, take an estimate for its profile."""
+        idle = self._state.idle(self._state.open_to(job))
+        if idle and job.use.size:
+            job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
+            job.profiled_since = now
+            self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
+        elif (demand := job.estimated()) is not None:
+            job.demand, job.provisional = demand, True
+            self._place(job)
+        else:
+            job.why = "it waits for an idle pool Aggregator, to be profiled there"
+
+    def _place(self, job: PooledJob) -> None:
+        """Assign a profiled job to Aggregators of its tenant, and to as few idle ones as possible."""
+        assert job.demand is not None
+        numbers = self._state.open_to(job)
+        idle = [*job.temporary, *self._state.idle(numbers)]
+        busy = numbers - set(idle)
+        for count in range(min(len(idle), 2 * job.servers) + 1):
+            among = {*busy, *idle[:count]}
+            placed = assign(self._state.pool, job.demand, self._limits, among=among, most_new=0)
+            if placed is not None:
+                self._settle(job, placed, {}, _why_there(placed, job))
+                return
+        if job.stage is Stage.PROFILED:
+            self._to_own(job, "it is profiled, and no pool Aggregator has room for it")
+        else:
+            job.why = "no pool Aggregator has room for it"
+
+    def _settle(
+        self,
+        job: PooledJob,
+        pool: AggregatorPool,
+        before: Mapping[str, int],
+        why: str,
+        kind: Literal["assign", "revert"] = "assign",
+    ) -> None:
+        """Take over a pool in which the job is placed."""
+        former = self._state.shares(job)
+        self._state.pool, job.stage, job.temporary = pool, Stage.SHARED, ()
+        if self._state.shares(job) == former:
+            job.why, job.before = why, before
+            self._changes += 1
+            job.changed = self._changes
+        else:
+            self._changed(job, before, why, kind)
+
+    def _to_own(self, job: PooledJob, why: str, kind: Literal["assign", "revert"] = "assign") -> None:
+        """Send a job back to its own Aggregators. Its profile stays."""
+        had = bool(self._state.shares(job)) or (job.current and bool(job.use.used))
+        self._take_off(job)
+        job.stage = Stage.WAITING
+        if had:
+            self._changed(job, {}, why, kind)
+        job.why = why
+
+    def _take_off(self, job: PooledJob) -> None:
+        self._state.pool = self._state.pool.without(job.name, self._limits)
+        job.temporary = ()
+
+    def _changed(
+        self,
+        job: PooledJob,
+        before: Mapping[str, int],
+        why: str,
+        kind: Literal["assign", "revert"] = "assign",
+    ) -> None:
+        self._changes += 1
+        job.version += 1
+        job.changed, job.before, job.why = self._changes, before, why
+        job.mark = job.breach_from = None
+        shares = ", ".join(f"{each.name} x{each.share}" for each in self._state.shares(job))
+        where = shares or "its own Aggregators"
+        self._events.append(PoolEvent(kind, f"its gradients are summed by {where}: {why}", job.key))
+
+    def _recycle(self) -> None:
+        """Serve the jobs of each tenant with fewer Aggregators, if that is possible."""
+        for tenant in sorted({job.tenant for job in self._state.jobs.values() if job.stage is Stage.SHARED}):
+            jobs = [each for each in self._state.jobs.values() if each.tenant == tenant]
+            mine = {n for each in jobs for n in self._state.pool.hosts(each.name)}
+            if any(self._state.is_held(number) for number in mine):
+                continue
+            resting = {
+                each.name
+                for each in jobs
+                if each.provisional or not each.current or each.since_change < self._limits.probation
+            }
+            part = self._state.pool.dropping(self._state.pool.aggregators.keys() - mine)
+            fewer = recycle(part, self._limits, resting)
+            emptied = [
+                Aggregator(n, self._state.pool.aggregators[n].capacity)
+                for n in mine - fewer.aggregators.keys()
+            ]
+            after = self._state.pool.with_aggregators([*fewer.aggregators.values(), *emptied])
+            self._move(jobs, after)
+
+    def _move(self, jobs: Iterable[PooledJob], after: AggregatorPool) -> None:
+        moves = moves_between(self._state.pool, after)
+        self._state.pool = after
+        for job in jobs:
+            before = {move.task: move.source for move in moves if move.job == job.name}
+            if before:
+                self._changed(job, before, "fewer Aggregators serve the same jobs")
+
+    def _assignment(self, job: PooledJob) -> PoolAssignment:
+        quota = max(1, min(job.use.size, self._settings.quota_mib * _MIB))
+        return PoolAssignment(job.key, job.client.user, job.version, self._state.shares(job), quota)
+
+    def _evictions(self, now: float) -> tuple[Eviction, ...]:
+        """Jobs that are still at an Aggregator long after their assignment there has ended."""
+        strangers = {
+            Eviction(known.attached.name, sums.job)
+            for known in self._state.known.values()
+            for sums in known.attached.jobs
+            if not self._state.is_assigned(sums.job, known.number)
+            and not self._state.may_be_adopted(sums.job)
+        }
+        self._strangers = {each: self._strangers.get(each, now) for each in strangers}
+        due = [each for each, since in self._strangers.items() if now >= since + EVICTED_AFTER_S]
+        for each in due:
+            self._strangers[each] = now
+        return tuple(sorted(due, key=lambda each: (each.aggregator, each.job)))
+
+
+def _why_there(pool: AggregatorPool, job: PooledJob) -> str:
+    names = {name for number in pool.hosts(job.name) for name in pool.aggregators[number].hosted}
+    others = ", ".join(sorted(names - {job.name}))
+    return f"it shares Aggregators with job {others}" if others else "it is the first job there"
+
+
+def _planned(job: PooledJob) -> float:
+    return job.demand.execution_ns / job.demand.duration_ns if job.demand is not None else 0.0
+
+
+def _excess(job: PooledJob) -> float:
+    """Cores that the job uses beyond what a job may use that is not greedy; 0: it is not greedy."""
+    planned = _planned(job)
+    allowed = max(planned * GREEDY, planned + GREEDY_CORES)
+    return max(0.0, job.used_cores - allowed)

@@ -1,0 +1,143 @@
+"""A pool and its jobs for tests of pMaster: jobs follow their assignments, iterate, and use CPU time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from flexo.aggregation.master import PoolDecisions, PoolEvent, PoolMaster
+from flexo.aggregation.pooled_job import PoolClient
+from flexo.aggregation.settings import AggregationSettings
+from flexo.model.aggregation import AggregationUse, JobSums, PoolAggregator, UsedAggregator
+from flexo.model.queue import JobKey
+
+MB = 1_000_000
+GB = 1_000 * MB
+
+
+@dataclass
+class Trainer:
+    """A job. `alone_s`: its iteration where nobody disturbs it. `cpu_s`: of its sums, in one iteration."""
+
+    number: int
+    user: str = "ada"
+    account: str = ""
+    alone_s: float = 0.2
+    cpu_s: float = 0.04
+    size: int = 20 * MB
+    nodes: int = 2
+    reserves: int = 2
+    wants_pool: bool = True
+    attached: bool = True
+    greedy_cpu_s: float = 0.0
+    """CPU time beyond `cpu_s`, from the time on when it shares with others."""
+    version: int = 0
+    used: tuple[UsedAggregator, ...] = ()
+    iterations: float = 0.0
+    now_s: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> JobKey:
+        return JobKey(self.number)
+
+    def client(self) -> PoolClient:
+        use = AggregationUse(
+            self.wants_pool,
+            self.size,
+            self.now_s,
+            self.nodes,
+            self.version,
+            int(self.iterations),
+            self.reserves,
+            self.used,
+        )
+        return PoolClient(self.key, self.user, self.account, use)
+
+
+class PoolWorld:
+    """Ticks of one second. An Aggregator with more work than time slows all of its jobs down."""
+
+    def __init__(self, aggregators: int = 0, **settings: object) -> None:
+        self.settings = AggregationSettings(**{"enabled": True, **settings})  # type: ignore[arg-type]
+        self.now = 1_000.0
+        self.master = PoolMaster(self.settings, self.now)
+        self.jobs: dict[int, Trainer] = {}
+        self.pool: dict[str, PoolAggregator] = {}
+        self.strangers: tuple[JobSums, ...] = ()
+        self.events: list[PoolEvent] = []
+        self.decided = PoolDecisions()
+        self.added = 0
+        for _ in range(aggregators):
+            self.add_aggregator()
+
+    def add_aggregator(self, memory: int = 64 * GB, network: int = 10 * GB) -> str:
+        self.added += 1
+        each = PoolAggregator(f"c{self.added}", 7000, memory, network, bytes([self.added]) * 32)
+        self.pool[each.name] = each
+        return each.name
+
+    def add(self, number: int, **said: object) -> Trainer:
+        self.jobs[number] = Trainer(number, **said)  # type: ignore[arg-type]
+        return self.jobs[number]
+
+    def restart_flexod(self) -> None:
+        self.master = PoolMaster(self.settings, self.now)
+
+    def run(self, seconds: int) -> list[PoolEvent]:
+        """Let time pass. Returns the events of this time."""
+        first = len(self.events)
+        for _ in range(seconds):
+            self.tick()
+        return self.events[first:]
+
+    def tick(self) -> PoolDecisions:
+        self.now += 1.0
+        for job in self.jobs.values():
+            self._train(job)
+        for name, each in self.pool.items():
+            jobs = tuple(
+                JobSums(str(job.key), job.size, int(job.iterations), job.spent.get(name, 0.0), 0.0)
+                for job in self.jobs.values()
+                if any(used.name == name for used in job.used)
+            )
+            self.pool[name] = replace(each, jobs=(*jobs, *self.strangers))
+        clients = [job.client() for job in self.jobs.values() if job.attached]
+        running = [job.key for job in self.jobs.values()]
+        self.decided = self.master.tick(self.now, self.pool.values(), clients, running)
+        self.events += self.decided.events
+        self._follow()
+        return self.decided
+
+    def load(self, name: str) -> float:
+        """The part of its time that an Aggregator would need."""
+        return sum(
+            self._cpu(job) * used.share / sum(each.share for each in job.used) / job.alone_s
+            for job in self.jobs.values()
+            for used in job.used
+            if used.name == name
+        )
+
+    def aggregators_in_use(self) -> set[str]:
+        return {used.name for job in self.jobs.values() for used in job.used}
+
+    def _cpu(self, job: Trainer) -> float:
+        names = {used.name for used in job.used}
+        shares = any(
+            used.name in names for other in self.jobs.values() if other is not job for used in other.used
+        )
+        return job.cpu_s + (job.greedy_cpu_s if shares else 0.0)
+
+    def _train(self, job: Trainer) -> None:
+        slowed = max((self.load(used.name) for used in job.used), default=0.0)
+        job.now_s = job.alone_s * max(1.0, slowed)
+        done = 1.0 / job.now_s
+        job.iterations += done
+        total = sum(used.share for used in job.used)
+        for used in job.used:
+            job.spent[used.name] = job.spent.get(used.name, 0.0) + done * self._cpu(job) * used.share / total
+
+    def _follow(self) -> None:
+        for each in self.decided.assignments:
+            job = self.jobs[each.job.job_id]
+            if each.version != job.version:
+                job.version, job.used, job.iterations = each.version, each.shares, 0.0

@@ -1,0 +1,278 @@
+"""pMaster: which pool Aggregators sum which jobs' gradients, and what happens when that hurts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pool_world import GB, MB, PoolWorld
+
+from flexo.aggregation.master import ADOPTED_WITHIN_S, EVICTED_AFTER_S, GONE_AFTER_S
+from flexo.model.aggregation import Eviction, JobSums
+
+
+def stages(world: PoolWorld) -> dict[int, str]:
+    return {each.job.job_id: each.state for each in world.decided.view.jobs}
+
+
+def test_a_job_is_profiled_on_aggregators_that_no_other_job_uses() -> None:
+    world = PoolWorld(3)
+    first, second = world.add(1), world.add(2)
+    world.run(2)
+    assert stages(world) == {1: "is profiled", 2: "is profiled"}
+    assert len(first.used) == 2  # as many as it would reserve, if so many are idle
+    assert not {each.name for each in first.used} & {each.name for each in second.used}
+
+
+def test_four_jobs_that_would_reserve_two_cores_each_share_at_most_three_aggregators() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    world.run(400)
+    assert set(stages(world).values()) == {"shares"}
+    assert len(world.aggregators_in_use()) <= 3
+    assert all(each.loss == 0 for each in world.decided.view.jobs)
+    assert world.decided.view.reverts == 0
+    assert world.decided.view.wanted <= 3
+
+
+def test_without_an_idle_aggregator_the_time_alone_and_an_estimate_stand_for_the_profile() -> None:
+    world = PoolWorld(1)
+    world.add(1, reserves=1, size=2 * MB)
+    world.run(60)
+    late = world.add(2, reserves=1, size=2 * MB)
+    world.run(5)
+    assert stages(world)[2] == "waits" and not late.used
+    world.run(60)
+    assert stages(world)[2] == "shares"
+    assert late.used == world.jobs[1].used
+
+
+def test_a_job_that_asks_for_its_own_aggregators_is_told_nothing() -> None:
+    world = PoolWorld(2)
+    world.add(1, wants_pool=False)
+    world.run(5)
+    assert not world.decided.assignments and not world.decided.view.jobs
+
+
+def test_a_greedy_newcomer_goes_back_to_its_own_aggregators_and_rests() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    world.run(400)
+    greedy = world.add(5, cpu_s=0.02, greedy_cpu_s=1.0, alone_s=0.2)
+    world.add_aggregator()
+    happened = world.run(100)
+    reverts = [each for each in happened if each.kind == "revert"]
+    assert [each.job for each in reverts] == [greedy.key]
+    assert "loses" in reverts[0].text and "came last" in reverts[0].text and "rests" in reverts[0].text
+    assert not greedy.used and stages(world)[5] == "rests"
+    assert set(stages(world).values()) == {"shares", "rests"}
+    assert max(each.loss for each in world.decided.view.jobs) == 0
+
+
+def test_a_rest_ends_and_the_job_is_profiled_again() -> None:
+    world = PoolWorld(3, rest_s=50.0)
+    for number in (1, 2, 3):
+        world.add(number, cpu_s=0.05)
+    world.run(300)
+    world.add(4, cpu_s=0.02, greedy_cpu_s=1.0)
+    world.add_aggregator()
+    world.run(75)
+    assert stages(world)[4] == "rests"
+    world.jobs[4].greedy_cpu_s = 0.0
+    world.run(150)
+    assert stages(world)[4] == "shares"
+
+
+def test_a_job_that_becomes_greedy_later_is_told_by_its_cpu_time() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    world.run(600)
+    world.jobs[2].greedy_cpu_s = 1.0
+    happened = [each for each in world.run(60) if each.kind == "revert"]
+    assert happened and happened[0].job == world.jobs[2].key
+    assert "cores where its profile says" in happened[0].text
+
+
+def test_a_loss_that_nobody_explains_sends_the_losing_job_itself_back() -> None:
+    world = PoolWorld(3)
+    world.add(1)
+    world.add(2)
+    world.run(400)
+    world.jobs[1].alone_s *= 1.5
+    happened = [each for each in world.run(30) if each.kind == "revert"]
+    assert [each.job for each in happened] == [world.jobs[1].key]
+    assert "no recent change explains it" in happened[0].text
+
+
+def test_a_load_that_fits_nowhere_stays_at_home_and_is_counted_as_wanted() -> None:
+    world = PoolWorld(1)
+    world.add(1, reserves=1, cpu_s=0.15)
+    world.run(60)
+    world.add(2, reserves=1, cpu_s=0.15, size=90 * MB)
+    world.run(60)
+    assert stages(world) == {1: "shares", 2: "waits"}
+    assert world.decided.view.jobs[1].why == "no pool Aggregator has room for it"
+    assert world.decided.view.wanted == 2
+    world.add_aggregator()
+    world.run(3)
+    assert stages(world)[2] == "shares"
+
+
+@pytest.mark.parametrize(("share", "together"), [("user", False), ("account", True), ("all", True)])
+def test_who_may_share_an_aggregator_is_configured(share: str, *, together: bool) -> None:
+    world = PoolWorld(1, share=share)
+    world.add(1, user="ada", account="physics", reserves=1, size=2 * MB, cpu_s=0.02)
+    world.run(60)
+    world.add(2, user="bob", account="physics", reserves=1, size=2 * MB, cpu_s=0.02)
+    world.run(60)
+    assert bool(world.jobs[2].used) is together
+
+
+def test_an_aggregator_that_is_gone_loses_its_jobs_at_once() -> None:
+    world = PoolWorld(3)
+    for number in (1, 2):
+        world.add(number)
+    world.run(300)
+    lost = world.jobs[1].used[0].name
+    del world.pool[lost]
+    happened = world.run(int(GONE_AFTER_S) + 2)
+    assert any(each.kind == "aggregator" and lost in each.text for each in happened)
+    assert lost not in world.aggregators_in_use()
+    assert world.jobs[1].used  # there is room elsewhere
+
+
+def test_the_last_aggregator_leaves_and_jobs_use_their_own() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    name = job.used[0].name
+    world.pool[name] = replace(world.pool[name], leaving=True)
+    version = job.version
+    world.run(1)
+    assert not job.used and job.version > version
+
+
+def test_a_short_absence_of_an_aggregator_moves_nobody() -> None:
+    world = PoolWorld(2)
+    world.add(1)
+    world.run(100)
+    away = world.pool.copy()
+    world.pool.clear()
+    assert not world.run(int(GONE_AFTER_S) - 2)
+    world.pool |= away
+    assert not world.run(5)
+
+
+def test_an_aggregator_that_was_started_again_has_other_tokens_and_so_another_version() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    version, name = job.version, job.used[0].name
+    world.pool[name] = replace(world.pool[name], key=b"\xff" * 32, jobs=())
+    world.run(1)
+    assert job.version > version
+
+
+def test_flexod_starts_again_and_nobody_moves() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number)
+    world.run(400)
+    before = {number: (job.version, job.used) for number, job in world.jobs.items()}
+    world.jobs[3].attached = False  # its leader comes later than the others
+    world.restart_flexod()
+    happened = world.run(8)
+    world.jobs[3].attached = True
+    happened += world.run(int(ADOPTED_WITHIN_S) + 20)
+    assert {number: (job.version, job.used) for number, job in world.jobs.items()} == before
+    assert {each.kind for each in happened} == {"aggregator"}
+    assert set(stages(world).values()) == {"shares"}
+
+
+def test_flexod_starts_again_and_the_aggregators_are_gone() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    version = job.version
+    world.pool.clear()
+    world.restart_flexod()
+    world.run(int(ADOPTED_WITHIN_S) - 5)
+    assert job.version == version
+    world.run(10)
+    assert job.version > version and not job.used
+
+
+def test_a_leader_that_claims_another_users_aggregator_gets_no_token_for_it() -> None:
+    world = PoolWorld(1)
+    world.add(1, user="ada", reserves=1)
+    world.run(60)
+    thief = world.add(2, user="eve", reserves=1)
+    thief.used, thief.version = world.jobs[1].used, 7
+    thief.now_s, thief.iterations = 0.2, 500
+    for _ in range(int(ADOPTED_WITHIN_S) + 10):
+        decided = world.tick()
+        told = next((each for each in decided.assignments if each.job == thief.key), None)
+        assert told is None or not told.shares
+
+
+def test_a_leader_that_is_away_keeps_its_assignment() -> None:
+    world = PoolWorld(2)
+    job = world.add(1)
+    world.run(60)
+    job.attached = False
+    assert not world.run(100)
+    job.attached = True
+    assert not world.run(5) and job.used
+
+
+def test_the_jobs_of_an_ended_one_are_served_by_fewer_aggregators_after_a_period() -> None:
+    world = PoolWorld(4, period_s=30.0)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.09, reserves=1)
+    world.run(300)
+    assert len(world.aggregators_in_use()) == 2
+    del world.jobs[1], world.jobs[3]
+    happened = world.run(100)
+    assert len(world.aggregators_in_use()) == 1
+    assert any("fewer Aggregators" in each.text for each in happened)
+
+
+def test_a_resized_job_is_measured_again_where_it_is() -> None:
+    world = PoolWorld(2)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    version = job.version
+    job.nodes, job.alone_s = 4, 0.3
+    assert not world.run(60)
+    assert job.version == version
+    assert world.decided.view.jobs[0].alone_s == pytest.approx(0.3)
+
+
+def test_gradients_over_the_quota_stay_at_home() -> None:
+    world = PoolWorld(1, quota_mib=10)
+    world.add(1, size=20 * MB)
+    world.run(5)
+    assert not world.jobs[1].used and "quota_mib" in world.decided.view.jobs[0].why
+
+
+def test_buffers_over_an_aggregators_memory_stay_at_home() -> None:
+    world = PoolWorld()
+    world.add_aggregator(memory=GB // 100)
+    world.add(1, reserves=1, size=20 * MB)
+    world.run(60)
+    assert stages(world) == {1: "waits"}
+
+
+def test_a_job_that_stays_where_it_was_is_evicted_after_a_while() -> None:
+    world = PoolWorld(1)
+    world.add(1)
+    name = next(iter(world.pool))
+    world.run(30)
+    world.strangers = (JobSums("99", 1, 1, 1.0, 0.0),)
+    evicted: list[Eviction] = []
+    for _ in range(int(EVICTED_AFTER_S) + 3):
+        evicted += world.tick().evictions
+    assert evicted == [Eviction(name, "99")]
