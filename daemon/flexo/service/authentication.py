@@ -182,7 +182,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         """The one message of a call. If there is no good one in time, the call aborts."""
         within_s = self._budgets.message_within_s
         try:
-            async with asyncio.timeout(within_s):  # not wait_for: see jobs_service._within
+            async with asyncio.timeout(within_s):  # not wait_for: see streams.within
                 request = await context.read()
         except TimeoutError:
             text = f"the call's message was not whole after {within_s:.0f} s: send it right after the headers"
@@ -287,7 +287,7 @@ class _Verifying:
         """The caller of this call. Raises NotAuthentic, and Exhausted if too many calls wait."""
         budgets = self._budgets
         try:
-            async with asyncio.timeout(budgets.prove_within_s):  # not wait_for: see jobs_service._within
+            async with asyncio.timeout(budgets.prove_within_s):  # not wait_for: see streams.within
                 return await self._verified(credential, peer, method)
         except TimeoutError:
             text = f"MUNGE did not answer flexod within {budgets.prove_within_s:.0f} s"

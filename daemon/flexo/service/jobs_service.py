@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import grpc.aio
@@ -29,6 +29,7 @@ from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, RefusalLimits, TokenBucket
 from flexo.service.leader_registry import LeaderConnection, LeaderRegistry, StaleLeader
 from flexo.service.logs import LimitedLog
+from flexo.service.streams import Refused, StreamWriter, malformed_is_refused, read, within
 from flexo_protos.connections import hang_up_on
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
@@ -39,14 +40,11 @@ HELLO_WITHIN_S = 10.0
 OBSERVED_WITHIN_S = 60.0
 """The time that a leader waits for the controller to poll the cluster once more, to find a new job in it."""
 WRITE_WITHIN_S = 30.0
-LAST_WRITE_WITHIN_S = 2.0
-"""The time that a stream's end waits for a message that is being written."""
 MISSED_REPORTS = 3
 
 _LOGGED_BURST = 100.0
 """The burst of log lines about streams that flexod ended."""
 
-_T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
 
 
@@ -71,14 +69,6 @@ class ServiceTimeouts:
     def quiet_s(self) -> float:
         """A leader that has sent nothing for this time counts as gone."""
         return MISSED_REPORTS * self.report_interval_s
-
-
-class Refused(Exception):
-    """flexod ends the stream: a status code, and a sentence for the leader and the log."""
-
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class _Seen:
@@ -163,22 +153,22 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 del self._unattached[uid]
 
     async def _greet(self, uid: int, context: _Context) -> tuple[LeaderConnection, wire.Introduction]:
-        raw = await _within(self._timeouts.hello_within_s, "Hello", _read(context))
+        raw = await within(self._timeouts.hello_within_s, "Hello", read(context))
         message = None if raw is None else _parsed(raw)
         if message is None or message.WhichOneof("body") != "hello":
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a leader is Hello")
-        with _malformed_is_refused():
+        with malformed_is_refused():
             said = wire.introduction(message.hello)
         job = await self._job_of(said, uid)
         introduced = self._as_the_cluster_has_it(said, job)
-        with _malformed_is_refused():
+        with malformed_is_refused():
             report = wire.leader_report(introduced, principal_of(uid), message.hello.report, self._nodes())
         return LeaderConnection(report, context.peer(), introduced.fence), introduced
 
     async def _converse(
         self, connection: LeaderConnection, introduced: wire.Introduction, context: _Context
     ) -> None:
-        writer = _StreamWriter(context)
+        writer = StreamWriter(context)
         try:
             self._registry.attach(connection)
         except StaleLeader as error:
@@ -221,7 +211,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         messages = TokenBucket(budgets.messages_per_s, budgets.messages_burst)
         data = TokenBucket(budgets.bytes_per_s, budgets.bytes_burst)
         while True:
-            raw = await self._unless_quiet(_read(context))
+            raw = await self._unless_quiet(read(context))
             if raw is None:
                 return
             if not messages.take():
@@ -237,7 +227,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                     why = wire.one_line(message.goodbye.reason)
                     _log.info("leader says goodbye", job=str(introduced.key), why=why)
                 return
-            with _malformed_is_refused():
+            with malformed_is_refused():
                 self._heed(message, connection, introduced)
 
     async def _unless_quiet(self, reading: Awaitable[bytes | None]) -> bytes | None:
@@ -281,7 +271,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             case _:
                 raise wire.Malformed(f"{body} after Hello")
 
-    async def _tell(self, connection: LeaderConnection, writer: _StreamWriter) -> None:
+    async def _tell(self, connection: LeaderConnection, writer: StreamWriter) -> None:
         """Send Welcome, then the orders whenever they change, and each command."""
         welcome = jobs_pb2.Welcome(
             report_interval_s=max(1, round(self._timeouts.report_interval_s)),
@@ -381,55 +371,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         return self._last_seen
 
 
-class _StreamWriter:
-    """Writes the messages to a leader. A message under way is finished even when the stream is about to be
-    refused: gRPC sends no status before that."""
-
-    def __init__(self, context: _Context) -> None:
-        self._context = context
-        self._saying: asyncio.Future[None] | None = None
-
-    async def say(self, message: jobs_pb2.ToLeader) -> None:
-        """Send a message, and return when the connection has taken it. A caller that gives up waiting does
-        not stop it."""
-        self._saying = asyncio.ensure_future(self._context.write(message.SerializeToString()))
-        await asyncio.shield(self._saying)
-
-    async def finish(self) -> None:
-        """Wait for the message under way, but not for a leader that never reads."""
-        if self._saying is not None:
-            await asyncio.wait({self._saying}, timeout=LAST_WRITE_WITHIN_S)
-            if self._saying.done():
-                self._saying.exception()  # if the connection has broken, that was noticed elsewhere
-
-
-@contextmanager
-def _malformed_is_refused() -> Iterator[None]:
-    """Turn wire.Malformed into a Refused with the status that says so."""
-    try:
-        yield
-    except wire.Malformed as error:
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-
-
-async def _read(context: _Context) -> bytes | None:
-    """The next message, not parsed yet (authentication.py serves bytes); None at the stream's end."""
-    message: object = await context.read()
-    return message if isinstance(message, bytes) else None  # else it is grpc.aio.EOF
-
-
 def _parsed(raw: bytes) -> jobs_pb2.FromLeader:
     try:
         return jobs_pb2.FromLeader.FromString(raw)
     except DecodeError as error:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-
-
-async def _within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:
-    # Not wait_for: before Python 3.12 it swallows a cancellation that comes as `waiting` ends.
-    try:
-        async with asyncio.timeout(seconds):
-            return await waiting
-    except TimeoutError:
-        text = f"no {what} for {seconds:.0f} s"
-        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None

@@ -42,7 +42,8 @@ def test_without_an_idle_aggregator_the_time_alone_and_an_estimate_stand_for_the
     world.run(60)
     late = world.add(2, reserves=1, size=2 * MB)
     world.run(5)
-    assert stages(world)[2] == "waits" and not late.used
+    assert stages(world)[2] == "waits"
+    assert not late.used
     world.run(60)
     assert stages(world)[2] == "shares"
     assert late.used == world.jobs[1].used
@@ -52,7 +53,8 @@ def test_a_job_that_asks_for_its_own_aggregators_is_told_nothing() -> None:
     world = PoolWorld(2)
     world.add(1, wants_pool=False)
     world.run(5)
-    assert not world.decided.assignments and not world.decided.view.jobs
+    assert not world.decided.assignments
+    assert not world.decided.view.jobs
 
 
 def test_a_greedy_newcomer_goes_back_to_its_own_aggregators_and_rests() -> None:
@@ -65,8 +67,11 @@ def test_a_greedy_newcomer_goes_back_to_its_own_aggregators_and_rests() -> None:
     happened = world.run(100)
     reverts = [each for each in happened if each.kind == "revert"]
     assert [each.job for each in reverts] == [greedy.key]
-    assert "loses" in reverts[0].text and "came last" in reverts[0].text and "rests" in reverts[0].text
-    assert not greedy.used and stages(world)[5] == "rests"
+    assert "loses" in reverts[0].text
+    assert "came last" in reverts[0].text
+    assert "rests" in reverts[0].text
+    assert not greedy.used
+    assert stages(world)[5] == "rests"
     assert set(stages(world).values()) == {"shares", "rests"}
     assert max(each.loss for each in world.decided.view.jobs) == 0
 
@@ -92,7 +97,8 @@ def test_a_job_that_becomes_greedy_later_is_told_by_its_cpu_time() -> None:
     world.run(600)
     world.jobs[2].greedy_cpu_s = 1.0
     happened = [each for each in world.run(60) if each.kind == "revert"]
-    assert happened and happened[0].job == world.jobs[2].key
+    assert happened
+    assert happened[0].job == world.jobs[2].key
     assert "cores where its profile says" in happened[0].text
 
 
@@ -152,7 +158,8 @@ def test_the_last_aggregator_leaves_and_jobs_use_their_own() -> None:
     world.pool[name] = replace(world.pool[name], leaving=True)
     version = job.version
     world.run(1)
-    assert not job.used and job.version > version
+    assert not job.used
+    assert job.version > version
 
 
 def test_a_short_absence_of_an_aggregator_moves_nobody() -> None:
@@ -202,7 +209,8 @@ def test_flexod_starts_again_and_the_aggregators_are_gone() -> None:
     world.run(int(ADOPTED_WITHIN_S) - 5)
     assert job.version == version
     world.run(10)
-    assert job.version > version and not job.used
+    assert job.version > version
+    assert not job.used
 
 
 def test_a_leader_that_claims_another_users_aggregator_gets_no_token_for_it() -> None:
@@ -225,7 +233,8 @@ def test_a_leader_that_is_away_keeps_its_assignment() -> None:
     job.attached = False
     assert not world.run(100)
     job.attached = True
-    assert not world.run(5) and job.used
+    assert not world.run(5)
+    assert job.used
 
 
 def test_the_jobs_of_an_ended_one_are_served_by_fewer_aggregators_after_a_period() -> None:
@@ -255,7 +264,8 @@ def test_gradients_over_the_quota_stay_at_home() -> None:
     world = PoolWorld(1, quota_mib=10)
     world.add(1, size=20 * MB)
     world.run(5)
-    assert not world.jobs[1].used and "quota_mib" in world.decided.view.jobs[0].why
+    assert not world.jobs[1].used
+    assert "quota_mib" in world.decided.view.jobs[0].why
 
 
 def test_buffers_over_an_aggregators_memory_stay_at_home() -> None:

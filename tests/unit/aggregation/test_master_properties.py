@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_world import GB, MB, PoolWorld
-
 from thorough import examples
 
 USERS = ("ada", "bob")

@@ -1,0 +1,78 @@
+"""What the services with streams share: how a stream is read and written, and how flexod ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from flexo.service import wire
+
+if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
+    Context = grpc.aio.ServicerContext[bytes, bytes]
+
+LAST_WRITE_WITHIN_S = 2.0
+"""The time that a stream's end waits for a message that is being written."""
+
+_T = TypeVar("_T")
+
+
+class Refused(Exception):
+    """flexod ends the stream: a status code, and a sentence for the caller and the log."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StreamWriter:
+    """Writes the messages of a stream. A message under way is finished even when the stream is about to be
+    refused: gRPC sends no status before that."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._saying: asyncio.Future[None] | None = None
+
+    async def say(self, message: Message) -> None:
+        """Send a message, and return when the connection has taken it. A caller that gives up waiting does
+        not stop it."""
+        self._saying = asyncio.ensure_future(self._context.write(message.SerializeToString()))
+        await asyncio.shield(self._saying)
+
+    async def finish(self) -> None:
+        """Wait for the message under way, but not for a caller that never reads."""
+        if self._saying is not None:
+            await asyncio.wait({self._saying}, timeout=LAST_WRITE_WITHIN_S)
+            if self._saying.done():
+                self._saying.exception()  # if the connection has broken, that was noticed elsewhere
+
+
+@contextmanager
+def malformed_is_refused() -> Iterator[None]:
+    """Turn wire.Malformed into a Refused with the status that says so."""
+    try:
+        yield
+    except wire.Malformed as error:
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+
+async def read(context: Context) -> bytes | None:
+    """The next message, not parsed yet (authentication.py serves bytes); None at the stream's end."""
+    message: object = await context.read()
+    return message if isinstance(message, bytes) else None  # else it is grpc.aio.EOF
+
+
+async def within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:
+    """The result of `waiting`. Raises Refused if it takes longer."""
+    # Not wait_for: before Python 3.12 it swallows a cancellation that comes as `waiting` ends.
+    try:
+        async with asyncio.timeout(seconds):
+            return await waiting
+    except TimeoutError:
+        text = f"no {what} for {seconds:.0f} s"
+        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
