@@ -27,6 +27,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
 from flexo import renamed_settings
+from flexo.aggregation.settings import AggregationSettings
 from flexo.clusters import registry as registry_of_kinds
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.yarn.settings import YarnSettings
@@ -405,6 +406,7 @@ class Settings(Section):
     controller: ControllerSettings = ControllerSettings()
     loaning: LoaningSettings = LoaningSettings()
     sharing: SharingSettings = SharingSettings()
+    aggregation: AggregationSettings = AggregationSettings()
     lease: LeaseSettings = LeaseSettings()
     high_availability: HighAvailabilitySettings = HighAvailabilitySettings()
     event_store: EventStoreSettings = EventStoreSettings()

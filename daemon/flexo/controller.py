@@ -39,6 +39,7 @@ from flexo.control.leaders import GrantOffer, Leaders, Orders
 from flexo.control.loans import Loans
 from flexo.control.node_speeds import node_speeds
 from flexo.control.poll_interval import PollInterval
+from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
@@ -63,7 +64,7 @@ from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.plans import Action, Plan, Shrink, Snapshot
-from flexo.model.queue import JobKey, QueuedJob
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.policies import allocating, registry, satellites
 from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds
@@ -126,8 +127,10 @@ class Controller:
         new_grant_id: Callable[[], str] = _random_grant_id,
         beside: Executor | None = None,
         signer: GrantSigner | None = None,
+        aggregation: PooledAggregation | None = None,
     ) -> None:
-        """`policy` None: the policy that the settings name. `lending` None: no servers are lent. `watch`
+        """`policy` None: the policy that the settings name. `lending` None: no servers are lent.
+        `aggregation` None: jobs have no Aggregators but their own. `watch`
         None: events are not counted. `beside`: serial executor for work that a cycle does not await; None:
         the cycle awaits it.
 
@@ -168,6 +171,7 @@ class Controller:
                 self._watch,
             )
         )
+        self._aggregation = aggregation
         self._dry_decided: frozenset[Action] = frozenset()
         self._decided_at = 0.0
         self._again_at: float | None = None
@@ -561,6 +565,7 @@ class Controller:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
                 unknown=reconciled.unknown,
+                aggregation=None if self._aggregation is None else self._aggregation.view,
             )
         self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")
         self._keep_grants()
@@ -577,10 +582,23 @@ class Controller:
             self._record(tuple(self._shared_gpus.release(state, decided.jobs)))
         if decided.order:
             self._record(tuple(self._priorities.follow(decided.order, state.jobs, state.at)))
+        if acts:
+            self._aggregate(state, decided.jobs, reports)
         if decided.error is not None:
             what = f"{type(decided.error).__name__}: {decided.error}"
             text = f"policy {self._policy.name} failed: {what}; grants stand, and no job grows or shrinks"
             raise PlanningFailed(text) from decided.error
+
+    def _aggregate(
+        self, state: ClusterState, jobs: tuple[ElasticJob, ...], reports: Mapping[JobKey, LeaderReport]
+    ) -> None:
+        """Assign jobs to pool Aggregators."""
+        if self._aggregation is None:
+            return
+        running = (job.key for job in state.jobs if job.state is not JobState.PENDING)
+        self._record(tuple(self._aggregation.cycle(state.at, jobs, reports, running)))
+        with self._lock:
+            self._view = replace(self._view, aggregation=self._aggregation.view)
 
     def _decide_safely(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flexo.control.views import JobView, UnknownJob, View
+from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant
 from flexo.model.measured import ScalingPoint, Source
 from flexo.model.queue import JobKey, JobState
@@ -71,6 +72,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if job.heterogeneous:
         sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
     sentences += [_shared(pair, job.key) for pair in view.pairs if job.key in (pair.holder, pair.guest)]
+    sentences += _aggregation(view.pooled(job.key))
     sentences += _on_loan(job, view)
     return (*sentences, *notes)
 
@@ -90,6 +92,24 @@ def _shared(pair: Pair, key: JobKey) -> str:
     if key == pair.holder:
         return f"job {pair.guest} uses {where} as well, which is {busy}: it {works} and {cost}"
     return f"it uses {where}, which job {pair.holder} keeps {busy}: it {works} and {cost}"
+
+
+def _aggregation(pooled: PooledJobView | None) -> list[str]:
+    """Sentences on who sums the job's gradients, and what sharing costs the job."""
+    if pooled is None:
+        return []
+    if not pooled.aggregators:
+        return [f"its own Aggregators sum its gradients ({pooled.state}): {pooled.why}"]
+    total = sum(each.share for each in pooled.aggregators)
+    shares = ", ".join(f"{each.name} ({each.share / total:.0%})" for each in pooled.aggregators)
+    told = [f"pool Aggregators sum its gradients (it {pooled.state}): {shares}; {pooled.why}"]
+    if pooled.alone_s and pooled.now_s:
+        cost = f"{pooled.loss:.1%} of its speed" if pooled.loss else "no speed"
+        told.append(
+            f"sharing costs it {cost}: an iteration takes {pooled.now_s:.3g} s now,"
+            f" and took {pooled.alone_s:.3g} s before"
+        )
+    return told
 
 
 def _on_loan(job: ElasticJob, view: View) -> list[str]:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.lending_cycle import LendingSettings, Reading
+from flexo.model.aggregation import AggregationView, PooledJobView
 from flexo.model.elastic import ElasticJob
 from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
@@ -108,6 +109,13 @@ class View:
     """The state of lending; None: no servers are ever lent."""
     unknown: tuple[QueuedJob, ...] = ()
     """Jobs with a satellite's comment that no grant of flexod's allows."""
+    aggregation: AggregationView | None = None
+    """The state of shared aggregation; None: jobs have no Aggregators but their own."""
+
+    def pooled(self, key: JobKey) -> PooledJobView | None:
+        """The job of this key, if it has asked for pool Aggregators."""
+        jobs = self.aggregation.jobs if self.aggregation else ()
+        return next((each for each in jobs if each.job == key), None)
 
     def running(self, key: JobKey) -> JobView:
         """The elastic job of this key. Raises UnknownJob."""

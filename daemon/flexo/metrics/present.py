@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
+from flexo.model.aggregation import AggregationView, AggregatorView
 from flexo.model.elastic import SatelliteState
 from flexo.model.loans import LoanState
 from flexo.model.nodes import Node
@@ -81,7 +82,8 @@ class Present(Collector):
         if last is not None and last[0]() is view:
             return last[1]
         loans = () if view.loans is None else _loans(view.loans)
-        families = (*_cluster(view), *_jobs(view), *_shared_gpus(view.pairs), *loans)
+        pool = () if view.aggregation is None else _aggregation(view.aggregation)
+        families = (*_cluster(view), *_jobs(view), *_shared_gpus(view.pairs), *loans, *pool)
         self._last = weakref.ref(view), families
         return families
 
@@ -246,6 +248,40 @@ def _loans(view: LoansView) -> Iterator[Metric]:
     )
     yield _gauge(
         "flexo_lending_trouble", "1 while a trouble keeps servers from being lent.", bool(reading.trouble)
+    )
+
+
+def _aggregation(view: AggregationView) -> Iterator[Metric]:
+    yield _gauge("flexo_pool_aggregators", "Attached pool Aggregators.", len(view.aggregators))
+    yield _gauge("flexo_pool_aggregators_wanted", "Pool Aggregators that all jobs need.", view.wanted)
+    gauges: tuple[tuple[str, str, Callable[[AggregatorView], float]], ...] = (
+        ("jobs", "Jobs that are assigned to a pool Aggregator.", lambda each: len(each.jobs)),
+        (
+            "use",
+            "Part of the time that a pool Aggregator works, by profiles.",
+            lambda each: each.planned_use,
+        ),
+        ("buffer_bytes", "Buffers that the jobs of a pool Aggregator need.", lambda each: each.memory),
+    )
+    for name, text, value in gauges:
+        family = GaugeMetricFamily(f"flexo_pool_aggregator_{name}", text, labels=("aggregator",))
+        for each in view.aggregators:
+            family.add_metric((each.name,), value(each))
+        yield family
+    spent = CounterMetricFamily(
+        "flexo_pool_aggregator_cpu_seconds", "CPU time of a pool Aggregator.", labels=("aggregator",)
+    )
+    for each in view.aggregators:
+        spent.add_metric((each.name,), each.cpu_s)
+    yield spent
+    loss = GaugeMetricFamily(
+        "flexo_pool_job_loss", "Part of its speed that a job loses by sharing.", labels=("job",)
+    )
+    for job in view.jobs:
+        loss.add_metric((str(job.job.job_id),), job.loss)
+    yield loss
+    yield CounterMetricFamily(
+        "flexo_pool_reverts", "Changes that were undone because a job lost too much.", view.reverts
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
+from flexo.model.aggregation import AggregationUse
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.model.sharing import GpuUse
@@ -96,6 +97,8 @@ class LeaderReport:
     """How the job's GPUs are used that another job may use as well. Nothing of it is verified."""
     paused: bool = False
     """Whether training stands still below the job's minimum."""
+    aggregation: AggregationUse | None = None
+    """How Aggregators sum its gradients; None: none do. Nothing of it is verified."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
         """The leader's report on one satellite; None: it reports nothing about that satellite."""

@@ -22,11 +22,14 @@ from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.clusters import registry
 from flexo.clusters.base import ActionRefused, Borrowed, CallEnded, Cluster, ClusterUnreachable, Site
 from flexo.config import Settings
+from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.metrics.counters import Counters
 from flexo.metrics.present import Present
 from flexo.service.admin_service import AdminService
+from flexo.service.aggregator_registry import AggregatorRegistry
+from flexo.service.aggregator_service import AggregatorService
 from flexo.service.grant_key import grant_signer
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, ServiceTimeouts
@@ -50,6 +53,7 @@ class Active:
     _jobs: JobService
     _admin: AdminService
     _inference: InferenceService
+    _aggregators: AggregatorService
     _metrics: Present
     _beside: Executor
     """Serial executor for work that the controller does not await."""
@@ -72,6 +76,7 @@ class Active:
         leaders = LeaderRegistry()
         pushed = pushed_demand(settings.loaning)
         lending = lending_of(settings, event_store, pushed)
+        pool = AggregatorRegistry(leaders.wake.set) if settings.aggregation.enabled else None
         beside = started_pool(1, "beside")
         controller = Controller(
             settings,
@@ -83,13 +88,18 @@ class Active:
             watch=counters,
             beside=beside,
             signer=grant_signer(settings),
+            aggregation=_pooled(settings, pool, leaders),
         )
         jobs = JobService(leaders, controller, ServiceTimeouts(), leadership)
         admin = AdminService(controller, event_store, leaders, settings.service.administrators, availability)
         inference = InferenceService(pushed, _may_push(settings), leaders.wake.set)
-        services = all_services(jobs, admin, inference)
+        users = frozenset(settings.aggregation.pool_users)
+        aggregators = AggregatorService(pool, users, leadership=leadership)
+        services = all_services(jobs, admin, inference, aggregators)
         metrics = Present(controller, event_store)
-        return cls(cluster, controller, services, leaders, jobs, admin, inference, metrics, beside)
+        return cls(
+            *(cluster, controller, services, leaders, jobs, admin, inference, aggregators, metrics, beside)
+        )
 
     def take(self, changed: Settings, news: str, unheeded: str) -> None:
         """Apply changed settings; see reloading.py."""
@@ -121,6 +131,7 @@ class Active:
         """End all streams."""
         self._jobs.close()
         self._inference.close()
+        self._aggregators.close()
 
 
 async def say_ready(settings: Settings, cluster: Cluster) -> None:
@@ -172,6 +183,12 @@ def _connect(settings: Settings, call_ended: CallEnded, leadership: LeadershipGu
         )
     site = Site(borrowed, settings.sharing.partition, call_ended, leadership.check)
     return registry.connect(settings.cluster.kind, settings.of_cluster, site)
+
+
+def _pooled(
+    settings: Settings, pool: AggregatorRegistry | None, leaders: LeaderRegistry
+) -> PooledAggregation | None:
+    return None if pool is None else PooledAggregation(settings.aggregation, pool, leaders.assign)
 
 
 def _may_push(settings: Settings) -> frozenset[str]:

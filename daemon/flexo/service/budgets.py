@@ -57,6 +57,8 @@ class Budgets:
     """Commands, in the long run, refused ones included. Administrators are bound by the job's limit only."""
     pushes: int = 64
     """Open calls of the inference cluster."""
+    aggregators: int = 4096
+    """Streams of pool Aggregators."""
     leases: int = 1024
     leases_burst: int = 4000
     leases_per_s: float = 500.0
@@ -106,6 +108,7 @@ class Kind(enum.Enum):
     LEASE = "ask for leases"
     PUSH = "speak for the inference cluster"
     LEAD = "lead jobs"
+    AGGREGATE = "sum gradients"
 
 
 _READS: Final = ("Get", "List", "Explain")
@@ -121,6 +124,8 @@ def kind_of(method: str) -> Kind:
             return Kind.PUSH
         case "JobService":
             return Kind.LEAD
+        case "AggregatorService":
+            return Kind.AGGREGATE
     return Kind.READ if name.startswith(_READS) else Kind.STEER
 
 
@@ -140,6 +145,7 @@ class UsersCalls:
             Kind.STEER: budgets.steering,
             Kind.LEASE: budgets.leases,
             Kind.PUSH: budgets.pushes,
+            Kind.AGGREGATE: budgets.aggregators,
         }
         self._open: Counter[tuple[int, Kind]] = Counter()
 

@@ -29,7 +29,7 @@ from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, RefusalLimits, TokenBucket
 from flexo.service.leader_registry import LeaderConnection, LeaderRegistry, StaleLeader
 from flexo.service.logs import LimitedLog
-from flexo.service.streams import Refused, StreamWriter, malformed_is_refused, read, within
+from flexo.service.streams import Refused, StreamWriter, malformed_is_refused, read, unless_quiet, within
 from flexo_protos.connections import hang_up_on
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
@@ -231,21 +231,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 self._heed(message, connection, introduced)
 
     async def _unless_quiet(self, reading: Awaitable[bytes | None]) -> bytes | None:
-        """The leader's next message. Raises Refused if the leader sends nothing for `quiet_s`.
-
-        Only time in which flexod could have received a message counts. After each part of the time, the event
-        loop checks once more what has come, so that a busy flexod drops nobody.
-        """
-        said = asyncio.ensure_future(reading)
-        try:
-            for _ in range(MISSED_REPORTS):
-                done, _ = await asyncio.wait({said}, timeout=self._timeouts.report_interval_s)
-                if done:
-                    return said.result()
-        finally:
-            said.cancel()
-        text = f"no report for {self._timeouts.quiet_s:.0f} s"
-        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        """The leader's next message. Raises Refused if the leader sends nothing for `quiet_s`."""
+        return await unless_quiet(reading, "report", self._timeouts.report_interval_s, MISSED_REPORTS)
 
     def _heed(
         self, message: jobs_pb2.FromLeader, connection: LeaderConnection, introduced: wire.Introduction

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TypeVar
 
 from flexo.control.leaders import Orders, Saved
+from flexo.model.aggregation import AggregatorOffers
 from flexo.model.elastic import GrantFailure, LeaderReport
 from flexo.model.measured import SlowGpuReport
 from flexo.model.queue import JobKey
@@ -80,13 +81,15 @@ class LeaderConnection:
         self._replaced = asyncio.Event()
         self._orders: Orders | None = None
         self._orders_told = True
+        self._offers: AggregatorOffers | None = None
+        self._offers_told = True
         self._commands: deque[Command] = deque()
         self._pending: PendingCommand | None = None
         self._saving: asyncio.Task[None] | None = None
 
-    async def next_to_tell(self) -> Orders | Command:
-        """Wait for a command, or for orders that differ from those last returned. Returns the command or the
-        orders."""
+    async def next_to_tell(self) -> Orders | Command | AggregatorOffers:
+        """Wait for a command, or for orders or Aggregators that differ from those last returned. Returns one
+        of them."""
         while True:
             if self._commands:
                 return self._commands.popleft()
@@ -94,6 +97,10 @@ class LeaderConnection:
                 self._orders_told = True
                 assert self._orders is not None
                 return self._orders
+            if not self._offers_told:
+                self._offers_told = True
+                assert self._offers is not None
+                return self._offers
             self._news.clear()
             await self._news.wait()
 
@@ -113,6 +120,15 @@ class LeaderConnection:
     def _take(self, orders: Orders) -> None:
         if orders != self._orders:
             self._orders, self._orders_told = orders, False
+            self._news.set()
+
+    def assign_from_thread(self, offers: AggregatorOffers) -> None:
+        """Set the Aggregators. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._assign, offers)
+
+    def _assign(self, offers: AggregatorOffers) -> None:
+        if offers != self._offers:
+            self._offers, self._offers_told = offers, False
             self._news.set()
 
     def save_from_thread(self, path: str, tell: Callable[[Saved], None]) -> None:
@@ -211,6 +227,13 @@ class LeaderRegistry:
             connection = self._connections.get(key)
         if connection is not None:
             connection.tell_from_thread(orders)
+
+    def assign(self, key: JobKey, offers: AggregatorOffers) -> None:
+        """Set the Aggregators of `key`. Nothing happens if its leader knows them or is away."""
+        with self._lock:
+            connection = self._connections.get(key)
+        if connection is not None:
+            connection.assign_from_thread(offers)
 
     def save(self, key: JobKey, path: str) -> None:
         """Have the leader of `key` write a checkpoint to `path`. `take_saved` returns the result, good or

@@ -13,6 +13,7 @@ import grpc.aio
 
 from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.service.admin_service import AdminService
+from flexo.service.aggregator_service import AggregatorService
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.inference_service import InferenceService
@@ -24,6 +25,8 @@ from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    aggregators_pb2,
+    aggregators_pb2_grpc,
     inference_pb2,
     inference_pb2_grpc,
     jobs_pb2,
@@ -81,14 +84,21 @@ class Services:
         return next((found for each in self._handlers if (found := each.service(call)) is not None), None)
 
 
-def all_services(jobs: JobService, admin: AdminService, inference: InferenceService) -> Services:
-    """The services of an active flexod."""
+def all_services(
+    jobs: JobService,
+    admin: AdminService,
+    inference: InferenceService,
+    aggregators: AggregatorService | None = None,
+) -> Services:
+    """The services of an active flexod. `aggregators` None: a flexod without pool Aggregators."""
     services = Services()
     server = cast("grpc.aio.Server", services)
     jobs_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(), server)
+    if aggregators is not None:
+        aggregators_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregators, server)
     return services
 
 
@@ -110,7 +120,7 @@ class ServiceRouter(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
     def register(self, server: grpc.aio.Server) -> None:
         """Have `server`, which has this router among its interceptors, take calls of all methods."""
         never: _Handler = grpc.stream_stream_rpc_method_handler(_never)
-        for file in (admin_pb2, inference_pb2, jobs_pb2, leases_pb2):
+        for file in (admin_pb2, aggregators_pb2, inference_pb2, jobs_pb2, leases_pb2):
             for service in file.DESCRIPTOR.services_by_name.values():
                 methods = {method.name: never for method in service.methods}
                 server.add_registered_method_handlers(service.full_name, methods)

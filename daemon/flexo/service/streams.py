@@ -76,3 +76,22 @@ async def within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:
     except TimeoutError:
         text = f"no {what} for {seconds:.0f} s"
         raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+
+
+async def unless_quiet(
+    reading: Awaitable[bytes | None], what: str, interval_s: float, intervals: int
+) -> bytes | None:
+    """The next message. Raises Refused if none comes within so many intervals.
+
+    Only time in which flexod could have received a message counts. After each interval, the event loop checks
+    once more what has come, so that a busy flexod drops nobody.
+    """
+    said = asyncio.ensure_future(reading)
+    try:
+        for _ in range(intervals):
+            done, _ = await asyncio.wait({said}, timeout=interval_s)
+            if done:
+                return said.result()
+    finally:
+        said.cancel()
+    raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"no {what} for {intervals * interval_s:.0f} s")

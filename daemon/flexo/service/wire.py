@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
+from flexo.model.aggregation import AggregationUse, AggregatorOffers, UsedAggregator
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.measured import ScalingPoint, SlowGpuReport
 from flexo.model.queue import JobKey, Principal
@@ -42,12 +43,17 @@ MAX_MEMORY_MIB = 1 << 30
 MAX_TEXT = 500
 MAX_POINTS = 1_000
 MAX_PATH = 4_096
-_LONGEST_RELEASE = 40
-_MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
+MAX_GRADIENTS = 1 << 44
+_MAX_AGGREGATORS = 1_024
+_MAX_SHARE = 1_000_000
+_MAX_VERSION = 1 << 31
+LONGEST_RELEASE = 40
+MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _RUN = re.compile(r"[A-Za-z0-9_-]{0,64}")
+_HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._-]{0,254}")
 
 _SATELLITE_STATES = {
     jobs_pb2.SATELLITE_STATE_PENDING: SatelliteState.PENDING,
@@ -88,6 +94,8 @@ class Introduction:
     fence: Fence = UNFENCED
     unit: int = 1
     """The number of workers that come and go together."""
+    reserves: int = 0
+    """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
@@ -106,10 +114,11 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         key=JobKey(hello.job_id, hello.restart_count),
         workers=Range(hello.workers.min, hello.workers.max),
         shape=shape,
-        base_nodes=tuple(_matching("base_nodes", name, _NAME) for name in hello.base_nodes),
-        release=one_line(hello.flexo_version, _LONGEST_RELEASE),
-        fence=Fence(_matching("run", hello.run, _RUN), hello.term),
+        base_nodes=tuple(matching("base_nodes", name, _NAME) for name in hello.base_nodes),
+        release=one_line(hello.flexo_version, LONGEST_RELEASE),
+        fence=Fence(matching("run", hello.run, _RUN), hello.term),
         unit=_unit(hello),
+        reserves=at_most("reserves", hello.reserves, MAX_NODES),
     )
 
 
@@ -132,18 +141,18 @@ def _worker(hello: jobs_pb2.Hello) -> Resources:
 
 
 def _resources(name: str, said: jobs_pb2.Resources) -> Resources:
-    _at_most(f"{name}.gpus", said.gpus, MAX_GPUS)
-    _at_most(f"{name}.gpu_parts", said.gpu_parts, _MAX_PARTS)
-    _at_most(f"{name}.cpus", said.cpus, MAX_CPUS)
-    _at_most(f"{name}.memory_mib", said.memory_mib, MAX_MEMORY_MIB)
-    _matching(f"{name}.gpu_type", said.gpu_type, _GPU_TYPE)
+    at_most(f"{name}.gpus", said.gpus, MAX_GPUS)
+    at_most(f"{name}.gpu_parts", said.gpu_parts, _MAX_PARTS)
+    at_most(f"{name}.cpus", said.cpus, MAX_CPUS)
+    at_most(f"{name}.memory_mib", said.memory_mib, MAX_MEMORY_MIB)
+    matching(f"{name}.gpu_type", said.gpu_type, _GPU_TYPE)
     if len(said.devices) > _MAX_DEVICES:
         raise Malformed(f"{len(said.devices)} kinds of {name}.devices: at most {_MAX_DEVICES} are allowed")
     for each in said.devices:
-        _matching(f"{name}.devices.name", each.name, _NAME)
-        _matching(f"{name}.devices.type", each.type, _GPU_TYPE)
-        _at_most(f"{name}.devices.count", each.count, MAX_GPUS)
-        _at_most(f"{name}.devices.parts", each.parts, _MAX_PARTS)
+        matching(f"{name}.devices.name", each.name, _NAME)
+        matching(f"{name}.devices.type", each.type, _GPU_TYPE)
+        at_most(f"{name}.devices.count", each.count, MAX_GPUS)
+        at_most(f"{name}.devices.parts", each.parts, _MAX_PARTS)
     try:
         return of_message(said)
     except BadAmount as error:
@@ -170,9 +179,9 @@ def leader_report(
         workers=job.workers,
         shape=job.shape,
         base_nodes=job.base_nodes,
-        training_workers=_at_most("workers", report.workers, MAX_WORKERS),
+        training_workers=at_most("workers", report.workers, MAX_WORKERS),
         generation=report.generation,
-        batches_committed=_at_most("batches_committed", report.batches_committed, _MAX_COUNT),
+        batches_committed=at_most("batches_committed", report.batches_committed, MAX_COUNT),
         scalable=report.scalable,
         satellites=satellites,
         changing=report.changing,
@@ -182,6 +191,7 @@ def leader_report(
         unit=job.unit,
         gpu_uses=_gpu_uses(report.gpu_uses, known_nodes),
         paused=report.paused,
+        aggregation=_aggregation(job, report),
     )
 
 
@@ -195,15 +205,43 @@ def _gpu_uses(uses: Collection[jobs_pb2.GpuUse], known_nodes: frozenset[str]) ->
     return tuple(
         GpuUse(
             node=use.node,
-            gpu=_at_most("gpu_uses.gpu", use.gpu, MAX_GPUS),
+            gpu=at_most("gpu_uses.gpu", use.gpu, MAX_GPUS),
             utilization=_part("gpu_uses.utilization", use.utilization),
-            memory_mib=_at_most("gpu_uses.memory_mib", use.memory_mib, MAX_MEMORY_MIB),
-            peak_mib=_at_most("gpu_uses.peak_mib", use.peak_mib, MAX_MEMORY_MIB),
-            slowdown=_amount("gpu_uses.slowdown", use.slowdown),
+            memory_mib=at_most("gpu_uses.memory_mib", use.memory_mib, MAX_MEMORY_MIB),
+            peak_mib=at_most("gpu_uses.peak_mib", use.peak_mib, MAX_MEMORY_MIB),
+            slowdown=amount("gpu_uses.slowdown", use.slowdown),
             opportunistic_share=_part("gpu_uses.opportunistic_share", use.opportunistic_share),
             steady=use.steady,
         )
         for use in uses
+    )
+
+
+def _aggregation(job: Introduction, report: jobs_pb2.Report) -> AggregationUse | None:
+    if not report.HasField("aggregation"):
+        return None
+    said = report.aggregation
+    if len(said.used) > _MAX_AGGREGATORS:
+        raise Malformed(f"{len(said.used)} aggregation.used: at most {_MAX_AGGREGATORS} are allowed")
+    used = tuple(
+        UsedAggregator(
+            f"{host_in('aggregation.used.host', each.host)}:{port_in('aggregation.used.port', each.port)}",
+            from_one("aggregation.used.share", each.share, _MAX_SHARE),
+        )
+        for each in said.used
+    )
+    if len({each.name for each in used}) != len(used):
+        raise Malformed("aggregation.used names an Aggregator twice")
+    nodes = at_most("aggregation.nodes", said.nodes, MAX_NODES)
+    return AggregationUse(
+        wants_pool=said.wants_pool,
+        size=at_most("aggregation.bytes", said.bytes, MAX_GRADIENTS),
+        iteration_s=amount("aggregation.iteration_s", said.iteration_s),
+        nodes=nodes,
+        version=at_most("aggregation.version", said.version, _MAX_VERSION),
+        iterations=at_most("aggregation.iterations", said.iterations, MAX_COUNT),
+        reserves=job.reserves or max(1, nodes),
+        used=used,
     )
 
 
@@ -214,7 +252,7 @@ def grant_failure(key: JobKey, failed: jobs_pb2.GrantFailed) -> GrantFailure:
         raise Malformed(
             f"grant_failed.reason {failed.reason} is none of {_names(jobs_pb2.GrantFailed.Reason)}"
         )
-    grant_id = _matching("grant_failed.grant_id", failed.grant_id, _GRANT_ID)
+    grant_id = matching("grant_failed.grant_id", failed.grant_id, _GRANT_ID)
     return GrantFailure(key, grant_id, reason, one_line(failed.message))
 
 
@@ -226,8 +264,8 @@ def slow_gpu(key: JobKey, slow: jobs_pb2.SlowGpu, known_nodes: frozenset[str]) -
         )
     if len(slow.gpus) > MAX_GPUS:
         raise Malformed(f"{len(slow.gpus)} slow GPUs of one worker: at most {MAX_GPUS} are allowed")
-    gpus = tuple(sorted({_at_most("slow_gpu.gpus", gpu, MAX_GPUS) for gpu in slow.gpus}))
-    return SlowGpuReport(key, slow.node, gpus, _amount("slow_gpu.ratio", slow.ratio))
+    gpus = tuple(sorted({at_most("slow_gpu.gpus", gpu, MAX_GPUS) for gpu in slow.gpus}))
+    return SlowGpuReport(key, slow.node, gpus, amount("slow_gpu.ratio", slow.ratio))
 
 
 def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:
@@ -253,11 +291,11 @@ def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tup
         raise Malformed("two points of a profile are of the same number of workers")
     return tuple(
         ScalingPoint(
-            workers=_at_most("points.workers", point.workers, MAX_WORKERS),
-            samples_per_s=_amount("points.samples_per_s", point.samples_per_s),
-            step_s=_amount("points.step_s", point.step_s),
-            sync_s=_amount("points.sync_s", point.sync_s),
-            efficiency=_amount("points.efficiency", point.efficiency),
+            workers=at_most("points.workers", point.workers, MAX_WORKERS),
+            samples_per_s=amount("points.samples_per_s", point.samples_per_s),
+            step_s=amount("points.step_s", point.step_s),
+            sync_s=amount("points.sync_s", point.sync_s),
+            efficiency=amount("points.efficiency", point.efficiency),
             batches=point.batches,
             measured_at=now,
         )
@@ -265,9 +303,19 @@ def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tup
     )
 
 
-def to_leader(told: Orders | Command) -> jobs_pb2.ToLeader:
-    """Orders or a command, as a message to a leader."""
+def to_leader(told: Orders | Command | AggregatorOffers) -> jobs_pb2.ToLeader:
+    """Orders, a command or Aggregators, as a message to a leader."""
+    if isinstance(told, AggregatorOffers):
+        return _aggregators(told)
     return _orders(told) if isinstance(told, Orders) else _command(told)
+
+
+def _aggregators(told: AggregatorOffers) -> jobs_pb2.ToLeader:
+    assigned = [
+        jobs_pb2.AssignedAggregator(host=each.host, port=each.port, token=each.token, share=each.share)
+        for each in told.offers
+    ]
+    return jobs_pb2.ToLeader(aggregators=jobs_pb2.Aggregators(version=told.version, aggregators=assigned))
 
 
 def _command(command: Command) -> jobs_pb2.ToLeader:
@@ -333,7 +381,7 @@ def _satellite(
         )
     return SatelliteReport(
         satellite_job_id=satellite.slurm_job_id,
-        grant_id=_matching("grant_id", satellite.grant_id, _GRANT_ID),
+        grant_id=matching("grant_id", satellite.grant_id, _GRANT_ID),
         node=satellite.node,
         workers=satellite.workers,
         state=state,
@@ -341,13 +389,32 @@ def _satellite(
     )
 
 
-def _at_most(what: str, value: int, limit: int) -> int:
+def at_most(what: str, value: int, limit: int) -> int:
+    """The value. Raises Malformed if it is above the limit."""
     if value > limit:
         raise Malformed(f"{what} is {value}: at most {limit} is allowed")
     return value
 
 
-def _amount(what: str, value: float) -> float:
+def from_one(what: str, value: int, limit: int) -> int:
+    """The value. Raises Malformed unless it is from 1 to the limit."""
+    if not 1 <= value <= limit:
+        raise Malformed(f"{what} is {value}: 1 to {limit} is allowed")
+    return value
+
+
+def host_in(what: str, text: str) -> str:
+    """A host's name or address. Raises Malformed."""
+    return matching(what, text, _HOST)
+
+
+def port_in(what: str, value: int) -> int:
+    """A port. Raises Malformed."""
+    return from_one(what, value, 65_535)
+
+
+def amount(what: str, value: float) -> float:
+    """The value. Raises Malformed unless it is a finite number from 0."""
     if not 0 <= value < math.inf:  # also refuses what is not a number
         raise Malformed(f"{what} is {value}: a number from 0 is allowed")
     return value
@@ -359,7 +426,8 @@ def _part(what: str, value: float) -> float:
     return value
 
 
-def _matching(what: str, text: str, allowed: re.Pattern[str]) -> str:
+def matching(what: str, text: str, allowed: re.Pattern[str]) -> str:
+    """The text. Raises Malformed if it does not match."""
     if allowed.fullmatch(text) is None:
         raise Malformed(f"{what} '{one_line(text, 64)}' does not match {allowed.pattern}")
     return text

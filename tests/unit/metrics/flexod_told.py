@@ -12,6 +12,7 @@ from flexo.loaning.lending_cycle import LendingSettings, Reading
 from flexo.metrics.counters import Counters
 from flexo.metrics.itself import Itself
 from flexo.metrics.present import Present
+from flexo.model.aggregation import AggregationView, AggregatorView, PooledJobView, UsedAggregator
 from flexo.model.elastic import ElasticJob
 from flexo.model.loans import Demand, Loan, LoanState
 from flexo.model.queue import JobKey, Principal
@@ -32,6 +33,12 @@ SHARING = JobView(
     True,
     0,
 )
+POOL = AggregationView(
+    (AggregatorView("c1:7000", (JobKey(1), JobKey(2)), 0.4, 3_000_000, 8_000_000, 12.5, 0.001),),
+    (PooledJobView(JobKey(1), "shares", "", (UsedAggregator("c1:7000", 1),), 2, 0.19, 0.2),),
+    2,
+    3,
+)
 
 
 @dataclass
@@ -41,6 +48,7 @@ class Told:
     state: ClusterState | None = None
     jobs: tuple[JobView, ...] = ()
     loans: LoansView | None = None
+    pool: AggregationView | None = None
     trouble: str = ""
     events_lost: int = 0
     failures: int = 0
@@ -58,7 +66,7 @@ class Told:
         )
 
     def view(self) -> View:
-        return View(self.state, self.jobs, loans=self.loans)
+        return View(self.state, self.jobs, loans=self.loans, aggregation=self.pool)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from flexod_told import LENDING, SHARING, Told
+from flexod_told import LENDING, POOL, SHARING, Told
 
 from flexo.events import KINDS
 
@@ -22,7 +22,7 @@ WIDTH = 24
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    made = Told(loans=LENDING, jobs=(SHARING,))
+    made = Told(loans=LENDING, jobs=(SHARING,), pool=POOL)
     made.counters.command_ended("squeue", "done", 0.1)
     return made
 
@@ -106,6 +106,12 @@ def test_every_metric_of_flexos_own_is_on_the_dashboard_or_in_an_alert_or_said_t
         "flexo_leaders_attached",
         "flexo_loans_ended_total",
         "flexo_nodes",
+        "flexo_pool_aggregator_buffer_bytes",
+        "flexo_pool_aggregator_cpu_seconds_total",
+        "flexo_pool_aggregator_jobs",
+        "flexo_pool_aggregators",
+        "flexo_pool_aggregators_wanted",
+        "flexo_pool_reverts_total",
         "flexo_reclaim_bases_preempted_total",
         "flexo_reclaim_workers_scaled_in_total",
         "flexo_slow_gpus",

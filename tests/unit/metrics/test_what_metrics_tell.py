@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from controller_world import World
 from flexod_told import LENDING, Told
 from prometheus_client import CollectorRegistry
 
+from flexo.aggregation.master import PoolEvent
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.control.recent_errors import RecentErrors
@@ -180,6 +182,7 @@ def test_every_kind_of_event_that_flexod_writes_is_in_the_list_of_kinds():
         text = path.read_text()
         written |= set(re.findall(r"(?<!\w)Event\(\s*[^,\"]+,\s*\"([a-z ]+)\"", text))
         written |= set(re.findall(r"LoanEvent\(\s*\"([a-z ]+)\"", text))
+    written |= set(get_args(get_type_hints(PoolEvent)["kind"]))
     written |= set(re.findall(r"\.note, \"([a-z]+)\"", (SOURCES / "service/admin_service.py").read_text()))
     assert written == set(KINDS)
 

@@ -1,0 +1,111 @@
+"""Runs pMaster in the controller's cycle, and tells leaders their assignments with tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from flexo.aggregation.master import PoolAssignment, PoolMaster
+from flexo.aggregation.pooled_job import PoolClient
+from flexo.aggregation.settings import AggregationSettings
+from flexo.events import Event
+from flexo.model.aggregation import (
+    AggregationView,
+    AggregatorOffer,
+    AggregatorOffers,
+    Eviction,
+    PoolAggregator,
+)
+from flexo.model.elastic import ElasticJob, LeaderReport
+from flexo.model.queue import JobKey
+from flexo_protos import aggregation_token
+from flexo_protos.aggregation_token import AggregationToken, BadToken
+
+TOKEN_LIFE_S: Final = 86_400
+"""A token expires after half of this time at the earliest. It is renewed in time while flexod runs."""
+
+_log = structlog.get_logger("flexo.controller")
+
+
+class Aggregators(Protocol):
+    """The attached pool Aggregators. Every method may be called from the controller's thread."""
+
+    def attached(self) -> tuple[PoolAggregator, ...]:
+        """Each attached Aggregator with its last status."""
+        ...
+
+    def evict(self, eviction: Eviction) -> None:
+        """Have an Aggregator close a job's connections."""
+        ...
+
+
+class PooledAggregation:
+    """See the module. For the controller's thread alone, except `view`."""
+
+    def __init__(
+        self,
+        settings: AggregationSettings,
+        aggregators: Aggregators,
+        assign: Callable[[JobKey, AggregatorOffers], None],
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`assign` tells the leader of a job, if it is attached. `steady`: a clock that nobody sets."""
+        self._aggregators = aggregators
+        self._assign = assign
+        self._steady = steady
+        self._master = PoolMaster(settings, steady())
+        self.view = AggregationView()
+        """The state as of the last cycle. Replaced as a whole."""
+
+    def cycle(
+        self,
+        now: float,
+        jobs: Iterable[ElasticJob],
+        reports: Mapping[JobKey, LeaderReport],
+        running: Iterable[JobKey],
+    ) -> Iterator[Event]:
+        """Decide and tell. `running`: all jobs whose Aggregators may still sum for them."""
+        attached = self._aggregators.attached()
+        clients = [
+            PoolClient(job.key, job.user, job.account, use)
+            for job in jobs
+            if (report := reports.get(job.key)) is not None and (use := report.aggregation) is not None
+        ]
+        decided = self._master.tick(self._steady(), attached, clients, frozenset(running))
+        by_name = {each.name: each for each in attached}
+        for assignment in decided.assignments:
+            self._tell(assignment, by_name, now)
+        for eviction in decided.evictions:
+            self._aggregators.evict(eviction)
+        self.view = decided.view
+        for event in decided.events:
+            yield Event(now, event.kind, event.job, event.text)
+
+    def _tell(self, assignment: PoolAssignment, by_name: Mapping[str, PoolAggregator], now: float) -> None:
+        try:
+            offers = tuple(
+                _offer(assignment, by_name[each.name], each.share, now) for each in assignment.shares
+            )
+        except KeyError:  # an Aggregator is away for a moment, and so is its key: the last assignment counts
+            return
+        except BadToken as error:
+            _log.warning("no token can be signed", job=str(assignment.job), why=str(error))
+            return
+        self._assign(assignment.job, AggregatorOffers(assignment.version, offers))
+
+
+def _offer(assignment: PoolAssignment, each: PoolAggregator, share: int, now: float) -> AggregatorOffer:
+    token = AggregationToken(str(assignment.job), assignment.user, assignment.quota, expiry(now))
+    return AggregatorOffer(each.host, each.port, aggregation_token.sign(token, each.key), share)
+
+
+def expiry(now: float) -> int:
+    """The time at which a token that is signed now expires.
+
+    It is the same for half of a token's life, so that leaders hear of a renewed token only then.
+    """
+    half = TOKEN_LIFE_S // 2
+    return (int(now) // half + 2) * half
