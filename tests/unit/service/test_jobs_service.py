@@ -14,6 +14,7 @@ import structlog
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
+from flexo.model.aggregation import AggregatorOffer, AggregatorOffers
 from flexo.model.elastic import FailureReason
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag
 from flexo.model.ranges import Range
@@ -706,3 +707,20 @@ def test_the_bucket_lets_a_burst_through_and_then_the_rate(monkeypatch: pytest.M
     assert sum(bucket.take() for _ in range(1000)) == STANDARD.messages_burst
     now[0] += 1
     assert sum(bucket.take() for _ in range(1000)) == 20
+
+
+def test_a_leader_hears_its_aggregators_once_and_again_when_they_change() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            offers = AggregatorOffers(1, (AggregatorOffer("c1", 7000, "token", 1),))
+            for told in (offers, offers, AggregatorOffers(2)):
+                h.registry.assign(KEY, told)
+            h.registry.assign(JobKey(99), offers)
+            first = (await call.read()).aggregators
+            last = first if first.version == 2 else (await call.read()).aggregators
+            assert last.version == 2
+            h.registry.tell(KEY, Orders((OFFER,)))
+            assert (await call.read()).WhichOneof("body") == "grants"
+
+    run(story)

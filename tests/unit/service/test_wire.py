@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
+from flexo.model.aggregation import AggregationUse, AggregatorOffer, AggregatorOffers, UsedAggregator
 from flexo.model.elastic import FailureReason, SatelliteState
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
@@ -251,3 +252,56 @@ def test_a_slow_gpu_lies_on_a_node_that_there_is() -> None:
     for wrong in (pb.SlowGpu(node="n9"), pb.SlowGpu(node="n1", ratio=-1), pb.SlowGpu(node="n1", gpus=[5000])):
         with pytest.raises(wire.Malformed):
             wire.slow_gpu(JobKey(7), wrong, NODES)
+
+
+def use(**changes: object) -> pb.Report:
+    said: dict[str, object] = {
+        "wants_pool": True, "bytes": 10, "iteration_s": 0.5, "nodes": 3, "version": 2, "iterations": 9,
+        "used": [pb.UsedAggregator(host="c1", port=7000, share=2)],
+    }  # fmt: skip
+    return pb.Report(aggregation=pb.AggregationUse(**{**said, **changes}))
+
+
+def test_a_report_says_how_aggregators_sum() -> None:
+    said = wire.leader_report(wire.introduction(hello()), Principal("1"), use(), NODES).aggregation
+    used = (UsedAggregator("c1:7000", 2),)
+    assert said == AggregationUse(True, 10, 0.5, 3, 2, 9, reserves=3, used=used)
+    reserving = wire.introduction(hello(reserves=2))
+    said = wire.leader_report(reserving, Principal("1"), use(), NODES).aggregation
+    assert said is not None
+    assert said.reserves == 2
+
+
+def test_a_report_of_an_older_leader_or_another_core_says_nothing_of_aggregators() -> None:
+    assert (
+        wire.leader_report(wire.introduction(hello()), Principal("1"), pb.Report(), NODES).aggregation is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"bytes": 1 << 60}, "aggregation.bytes"),
+        ({"iteration_s": -1.0}, "aggregation.iteration_s"),
+        ({"iteration_s": float("inf")}, "aggregation.iteration_s"),
+        ({"nodes": 1_000_000}, "aggregation.nodes"),
+        ({"version": 4_000_000_000}, "aggregation.version"),
+        ({"iterations": (1 << 64) - 1}, "aggregation.iterations"),
+        ({"used": [pb.UsedAggregator(host="a b", port=1, share=1)]}, "used.host"),
+        ({"used": [pb.UsedAggregator(host="c1", port=0, share=1)]}, "used.port"),
+        ({"used": [pb.UsedAggregator(host="c1", port=1, share=0)]}, "used.share"),
+        ({"used": [pb.UsedAggregator(host="c1", port=1, share=1)] * 2}, "twice"),
+        ({"used": [pb.UsedAggregator(host="c1", port=1, share=1)] * 2000}, "2000"),
+    ],
+)
+def test_an_impossible_use_of_aggregators_is_refused(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(wire.Malformed, match=named):
+        wire.leader_report(wire.introduction(hello()), Principal("1"), use(**changes), NODES)
+
+
+def test_assigned_aggregators_are_told_with_every_field_and_none_is_still_a_message() -> None:
+    told = wire.to_leader(AggregatorOffers(3, (AggregatorOffer("c1", 7000, "token", 2),)))
+    assert told.aggregators == pb.Aggregators(
+        version=3, aggregators=[pb.AssignedAggregator(host="c1", port=7000, token="token", share=2)]
+    )
+    assert wire.to_leader(AggregatorOffers(4)).WhichOneof("body") == "aggregators"
