@@ -88,6 +88,13 @@ Options for all scripts:
                         library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library.
                         service: as torch, but a process on each node sums gradients (Aggregator), and a
                         worker that dies costs no mini-batch
+    --aggregators=own|pool
+                        with --core=service: whose Aggregators sum gradients ($FLEXO_AGGREGATORS says it too).
+                        own, the default: a process beside the workers of each node. pool: processes that
+                        flexod assigns and that several jobs share; without flexod or room there, the own ones
+    --aggregator-cores=N
+                        with --aggregators=pool: the CPU cores that the job would reserve for its own
+                        Aggregators. It gets about as many of the pool. Without it, one for each node
 Options for scripts of torch.distributed:
     --batch-rule=keep|grow
                         the global batch after a resize. keep, the default: that of the base, and each worker
@@ -116,6 +123,7 @@ def main(arguments: list[str]) -> int:
     try:
         command = _take_options(arguments)
         choice.choose(choice.chosen())
+        choice.check_aggregators()
     except ValueError as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
@@ -200,6 +208,8 @@ def _choose_one(option: str, variable: str, kind: type[enum.Enum]) -> Callable[[
 
 _OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
     "--core": choice.choose,
+    "--aggregators": choice.choose_aggregators,
+    "--aggregator-cores": choice.choose_aggregator_cores,
     "--epochs": progress.declare,
     "--elastic-unit": _choose_unit,
     "--batch-rule": _choose_one("--batch-rule", BATCH_RULE, BatchRule),

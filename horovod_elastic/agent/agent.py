@@ -422,6 +422,8 @@ class Agent:
                 self._end(message.dismiss.exit_code if self._options.base else 0)
             case "leader_state":
                 self._leader_state = message.leader_state
+            case "aggregators":
+                self._aggregator.assign(message.aggregators)
             case "hand_over" | "stepped_down":
                 self._lost_why = "the one before has handed over"
                 if self._leader is not None:
@@ -452,6 +454,8 @@ class Agent:
         elif link is not None and now >= self._next_alive:
             self._next_alive = now + ALIVE_INTERVAL_S
             link.send(pb.FromAgent(alive=pb.Alive()))
+            if (usage := self._aggregator.usage()) is not None:
+                link.send(pb.FromAgent(aggregator_usage=usage))
         elif self._leaderless_since and now > self._leaderless_since + NOBODY_LEADS_S:
             self._give_up_if_idle()
         if self._leaderless_since and self._leaving:
@@ -485,6 +489,7 @@ class Agent:
             gpus=self._gpus,
             leader_state=self._leader_state,
             followed_term=self._followed_term,
+            aggregators=self._aggregator.assigned if self._aggregator.assigned.version else None,
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 

@@ -9,8 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+from flexo_protos.v1 import jobs_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic.agent.supervisor_link import SupervisorLink
+from horovod_elastic.aggregation import control
+from horovod_elastic.aggregation.control import AssignedAggregator
+from horovod_elastic.core import choice
 from horovod_elastic.trace import say
 
 WORKER_ID = "aggregator"
@@ -27,6 +31,10 @@ class LocalAggregator:
         self._supervisor = supervisor
         self._host = host
         self._starts = 0
+        self._wants_pool = choice.wants_pool()
+        self.assigned = _known(supervisor.folder) if self._wants_pool else jobs_pb2.Aggregators()
+        """The last assignment of pool Aggregators, for the next leader. An earlier agent may have heard of
+        it."""
 
     def start(self) -> None:
         """Start the process."""
@@ -38,6 +46,27 @@ class LocalAggregator:
         order = pb.StartWorker(worker_id=WORKER_ID)
         self._supervisor.start(order, command, environment, deaf=True)
 
+    def assign(self, told: jobs_pb2.Aggregators) -> None:
+        """Have the next generation use these Aggregators; none: the job's own."""
+        if not self._wants_pool or told == self.assigned:
+            return
+        assigned = [
+            AssignedAggregator(each.host, each.port, each.token, each.share) for each in told.aggregators
+        ]
+        try:
+            control.assign(self._supervisor.folder, told.version, assigned)
+        except OSError as error:
+            say(f"this node's Aggregator keeps its assignment, because its folder cannot be written: {error}")
+            return
+        self.assigned = told
+
+    def usage(self) -> pb.AggregatorUsage | None:
+        """What the Aggregator does, for the leader; None: nothing yet, or nobody asks."""
+        used = control.usage(self._supervisor.folder) if self._wants_pool else None
+        if used is None or min(used.bytes, used.rounds, used.version) < 0:
+            return None
+        return pb.AggregatorUsage(bytes=used.bytes, rounds=used.rounds, version=used.version)
+
     def ended(self, exit_code: int) -> None:
         """Start the process again."""
         self._supervisor.forget(WORKER_ID)
@@ -46,3 +75,13 @@ class LocalAggregator:
             return
         say(f"this node's Aggregator has ended with {exit_code} and is started again")
         self.start()
+
+
+def _known(folder: Path) -> jobs_pb2.Aggregators:
+    """The assignment in the folder."""
+    known = control.assignment(folder)
+    assigned = [
+        jobs_pb2.AssignedAggregator(host=each.host, port=each.port, token=each.token, share=each.share)
+        for each in known.assigned
+    ]
+    return jobs_pb2.Aggregators(version=known.version, aggregators=assigned)

@@ -13,6 +13,11 @@ TORCH, HOROVOD, SERVICE = CORES = ("torch", "horovod", "service")
 """SERVICE is the torch core with sums by Aggregators (horovod_elastic/aggregation) instead of all-reduces."""
 DEFAULT_CORE = TORCH
 VARIABLE = "FLEXO_CORE"
+OWN, POOL = AGGREGATORS = ("own", "pool")
+"""Whose Aggregators sum: those beside the job's workers, or a pool's, which several jobs share."""
+AGGREGATORS_VARIABLE = "FLEXO_AGGREGATORS"
+CORES_VARIABLE = "FLEXO_AGGREGATOR_CORES"
+_MOST_AGGREGATOR_CORES = 10_000
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> str:
@@ -33,6 +38,45 @@ def sums_by_service(environment: Mapping[str, str] = os.environ) -> bool:
 def choose(name: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the core for processes started with `environment`. Raises ValueError if there is no such core."""
     environment[VARIABLE] = _checked(name, "--core")
+
+
+def wants_pool(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user has asked for pool Aggregators. Raises ValueError as `check_aggregators` does."""
+    check_aggregators(environment)
+    return environment.get(AGGREGATORS_VARIABLE) == POOL
+
+
+def aggregator_cores(environment: Mapping[str, str] = os.environ) -> int:
+    """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
+    return int(environment.get(CORES_VARIABLE) or 0)
+
+
+def choose_aggregators(name: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set whose Aggregators sum. Raises ValueError for an unknown word."""
+    if name not in AGGREGATORS:
+        raise ValueError(f"--aggregators={name}: allowed is {' or '.join(AGGREGATORS)}")
+    environment[AGGREGATORS_VARIABLE] = name
+
+
+def choose_aggregator_cores(text: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the cores of `aggregator_cores`. Raises ValueError for anything but a number of cores."""
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_AGGREGATOR_CORES:
+        raise ValueError(f"--aggregator-cores={text}: allowed is a number from 1 to {_MOST_AGGREGATOR_CORES}")
+    environment[CORES_VARIABLE] = text
+
+
+def check_aggregators(environment: Mapping[str, str] = os.environ) -> None:
+    """Check what the environment says of Aggregators. Raises ValueError."""
+    said = environment.get(AGGREGATORS_VARIABLE) or OWN
+    if said not in AGGREGATORS:
+        raise ValueError(f"{AGGREGATORS_VARIABLE}={said}: allowed is {' or '.join(AGGREGATORS)}")
+    if said == POOL and not sums_by_service(environment):
+        raise ValueError(
+            f"--aggregators={POOL} ({AGGREGATORS_VARIABLE}) needs --core={SERVICE}: with"
+            f" --core={chosen(environment)}, no Aggregator sums gradients"
+        )
+    if cores := environment.get(CORES_VARIABLE):
+        choose_aggregator_cores(cores, {})
 
 
 def _checked(name: str, source: str) -> str:

@@ -72,6 +72,7 @@ class DaemonLink:
         on_grants: Callable[[pb.Grants], None],
         on_command: Callable[[pb.Command], None],
         say: Callable[[str], None],
+        on_aggregators: Callable[[pb.Aggregators], None] = lambda _: None,
     ) -> None:
         """`address`: flexod's host:port, or several separated by commas."""
         self._addresses = flexods.several(address)
@@ -81,6 +82,7 @@ class DaemonLink:
         self._hello = hello
         self._on_grants = on_grants
         self._on_command = on_command
+        self._on_aggregators = on_aggregators
         self._say = say
         self._said = ""
         self.report_interval_s = REPORT_INTERVAL_S
@@ -171,6 +173,8 @@ class DaemonLink:
             self._on_grants(message.grants)
         elif kind == "command":
             self._on_command(message.command)
+        elif kind == "aggregators":
+            self._on_aggregators(message.aggregators)
 
     def _explain(self, tried: Sequence[_Silence]) -> None:
         """Tell the user why there is no stream; the same sentence is not repeated."""

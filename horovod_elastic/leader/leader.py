@@ -36,6 +36,7 @@ from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorke
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.parked_store import ParkedStore
 from horovod_elastic.leader.pending_commands import Training
+from horovod_elastic.leader.pooled_sums import PooledSums
 from horovod_elastic.leader.reporting import Reporter
 from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.succession import LeaseHandle, Succession
@@ -114,6 +115,7 @@ class Leader:
         )
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks(of_base=plan.base.opportunistic)
+        self._sums = PooledSums(self._agents)
         self._accounting = Accounting(since)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
@@ -153,6 +155,7 @@ class Leader:
             self._membership,
             self._satellites,
             self._oversight,
+            self._sums,
             inherited=inherited,
             since=since,
         )
@@ -174,6 +177,7 @@ class Leader:
                     lambda: self._oversight.commanded(command, time.monotonic())
                 ),
                 say=say,
+                on_aggregators=lambda told: self.post(lambda: self._on_aggregators(told)),
             )
         )
 
@@ -234,6 +238,7 @@ class Leader:
         self._carry_out(self._membership.tick(now))
         self._oversight.tick(now)
         self._satellites.tick(now)
+        self._renew_sums(now)
         self._reporter.tick(now)
         for chore in self._chores:
             if now >= chore.due:
@@ -337,7 +342,9 @@ class Leader:
             gpus=tuple(hello.gpus),
             leaving=hello.leaving,
         )
+        self._sums.inherit(hello.aggregators, now)
         self._succession.tell_newcomer(outbox)
+        self._sums.tell_newcomer(outbox)
         if known is not None:
             self._welcome_back(name, known, link, hello, now)
             if self._outcome is not None:
@@ -388,6 +395,8 @@ class Leader:
             self._workers.exited(gone.worker_id, gone.exit_code, gone.why)
         elif kind == "leaving":
             self.agent_leaving(name, message.leaving.reason)
+        elif kind == "aggregator_usage":
+            self._sums.used(name, message.aggregator_usage, self._membership.generation, link.heard_at)
 
     def agent_leaving(self, name: str, reason: str) -> None:
         """Let an agent go, because the cluster takes its node back. For the base, end the job."""
@@ -529,6 +538,19 @@ class Leader:
         self._oversight.batch_wanted(grants.batch)
         self._oversight.speeds_are(grants.speeds)
         self._satellites.on_grants(grants)
+
+    def _on_aggregators(self, told: jobs_pb2.Aggregators) -> None:
+        """Have other Aggregators sum from the next generation on. Agents hear of them before workers do."""
+        if self._outcome is None and self._sums.assigned(told):
+            self._trace.event("aggregators", version=told.version, of_pool=len(told.aggregators))
+            self._carry_out(self._membership.renew(time.monotonic()))
+
+    def _renew_sums(self, now: float) -> None:
+        """Begin the generation for an assignment that a leader before has told and not carried out."""
+        if self._membership.taking_over or self._membership.finishing:
+            return
+        if self._sums.renewal_is_due(now):
+            self._carry_out(self._membership.renew(now))
 
     def training(self) -> Training:
         """See oversight.OversightContext."""

@@ -14,9 +14,12 @@ from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.gpu_uses import gpu_uses
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.leader.pooled_sums import PooledSums
 from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.succession import LeaseHandle
 
+POOLED_INTERVAL_S = 1.0
+"""Interval of reports of a job that uses pool Aggregators: flexod has to notice soon what sharing costs."""
 ATTACH_TO_FLEXOD_BOUND_S = 10.0
 """Longest time that a new leader collects knowledge before it reports to flexod."""
 
@@ -31,6 +34,7 @@ class Reporter:
         membership: Membership,
         satellites: SatelliteManager,
         oversight: Oversight,
+        sums: PooledSums,
         *,
         inherited: bool,
         since: float,
@@ -40,6 +44,7 @@ class Reporter:
         self._membership = membership
         self._satellites = satellites
         self._oversight = oversight
+        self._sums = sums
         self._inherited = inherited
         self._since = since
         self._link: DaemonLink | None = None
@@ -54,10 +59,11 @@ class Reporter:
         """Report when something has changed, and at the interval that flexod has set."""
         if self._link is None or not self._oriented(now):
             return
-        report = self._present()
+        report = self._present(now)
         changed = _without_progress(report) != _without_progress(self._last)
         if changed or now >= self._due:
-            self._due = now + self._link.report_interval_s
+            interval_s = self._link.report_interval_s
+            self._due = now + (min(POOLED_INTERVAL_S, interval_s) if self._sums.wanted else interval_s)
             self._last = report
             self._link.start()
             self._link.send(jobs_pb2.FromLeader(report=report))
@@ -93,6 +99,7 @@ class Reporter:
             run=lease_place.parse(self._plan.leases).run,
             unit=base.unit if base.unit > 1 else 0,
             opportunistic=base.opportunistic,
+            reserves=self._sums.reserves if self._sums.wanted else 0,
         )
 
     def _oriented(self, now: float) -> bool:
@@ -103,7 +110,7 @@ class Reporter:
         known = self._satellites.complete and knows_state
         return known or now > self._since + ATTACH_TO_FLEXOD_BOUND_S
 
-    def _present(self) -> jobs_pb2.Report:
+    def _present(self, now: float) -> jobs_pb2.Report:
         return jobs_pb2.Report(
             workers=self._membership.size,
             generation=self._membership.generation,
@@ -118,7 +125,12 @@ class Reporter:
             satellites=self._satellites.report(),
             gpu_uses=self._gpu_uses(),
             paused=self._membership.paused,
+            aggregation=self._sums.report(self._nodes(), now),
         )
+
+    def _nodes(self) -> int:
+        """Nodes with workers of the present generation."""
+        return len({worker.agent for worker in self._membership.present()})
 
     def _gpu_uses(self) -> list[jobs_pb2.GpuUse]:
         """How the job's GPU is used, if the job lets another one in."""
@@ -142,6 +154,9 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     copy.CopyFrom(report)
     copy.batches_committed = 0
     copy.progress = 0.0
+    if copy.HasField("aggregation"):
+        copy.aggregation.iterations = 0
+        copy.aggregation.iteration_s = 0.0
     for use in copy.gpu_uses:  # its figures waver, and who is there counts
         use.utilization = use.slowdown = use.opportunistic_share = 0.0
         use.peak_mib = 0

@@ -89,6 +89,56 @@ def test_a_core_chosen_by_the_environment_counts_unless_an_option_says_otherwise
     assert says(capsys.readouterr().err, "FLEXO_CORE=mpi", "torch", "horovod")
 
 
+@pytest.fixture
+def no_aggregators(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (choice.AGGREGATORS_VARIABLE, choice.CORES_VARIABLE):
+        monkeypatch.setenv(name, "")
+
+
+@pytest.mark.usefixtures("no_aggregators")
+def test_a_pool_is_asked_for_by_an_option_or_the_environment(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launcher.main(["--core=service", "train"]) == 0
+    assert not choice.wants_pool()
+    assert launcher.main(["--core=service", "--aggregators=pool", "--aggregator-cores=2", "train"]) == 0
+    assert choice.wants_pool()
+    assert choice.aggregator_cores() == 2
+    assert launcher.main(["--core=service", "--aggregators=own", "train"]) == 0
+    assert not choice.wants_pool()
+    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, "pool")
+    assert launcher.main(["--core=service", "train"]) == 0
+    assert choice.wants_pool()
+    assert commands == [["train"]] * 4
+
+
+@pytest.mark.usefixtures("no_aggregators")
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--aggregators=pool", "train"], {}, ["--aggregators=pool", "needs --core=service", "--core=torch"]),
+        (["--core=horovod", "train"], {"FLEXO_AGGREGATORS": "pool"}, ["FLEXO_AGGREGATORS", "--core=service"]),
+        (["--core=service", "--aggregators=mine", "train"], {}, ["--aggregators=mine", "own or pool"]),
+        (["train"], {"FLEXO_AGGREGATORS": "mine"}, ["FLEXO_AGGREGATORS=mine", "own or pool"]),
+        (["--aggregator-cores=0", "train"], {}, ["--aggregator-cores=0", "from 1"]),
+        (["train"], {"FLEXO_AGGREGATOR_CORES": "many"}, ["cores=many", "from 1"]),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused_by_name(
+    commands: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    words: list[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert launcher.main(arguments) == 2
+    assert says(capsys.readouterr().err, *words)
+    assert commands == []
+
+
 def test_the_help_explains_both_cores(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main(["--help"]) == 0
     said = capsys.readouterr().out

@@ -20,6 +20,7 @@ from says import says
 from flexo_protos.resources import Devices, Resources
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import rendezvous
+from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.leader import attendance, base_watch, satellite_manager
 from horovod_elastic.leader import leader as leaders
@@ -897,3 +898,56 @@ def test_the_parked_state_ends_with_the_job(lead: Callable[..., Job], store: Par
     job.leader.stop(0, "it is over")
     job.thread.join(BOUND_S)
     assert not store.folder.exists()
+
+
+@pytest.fixture
+def pooled(monkeypatch: pytest.MonkeyPatch) -> jobs_pb2.Aggregators:
+    """An assignment of flexod's, in a job that has asked for a pool."""
+    monkeypatch.setenv(choice.VARIABLE, choice.SERVICE)
+    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, choice.POOL)
+    assigned = jobs_pb2.AssignedAggregator(host="c1", port=7000, token="t", share=1)
+    return jobs_pb2.Aggregators(version=1, aggregators=[assigned])
+
+
+def test_an_agent_hears_of_aggregators_before_its_workers_hear_of_the_generation_that_uses_them(
+    pooled: jobs_pb2.Aggregators, lead: Callable[..., Job]
+) -> None:
+    job = lead(inherited=True)
+    outbox = job.attach(17, "n1", base=True, workers=[running("w1")])
+    wait_until(lambda: not job.leader._membership.taking_over)
+    kinds(outbox)
+    job.do(lambda: job.leader._on_aggregators(pooled))
+    assert kinds(outbox)[:2] == ["aggregators", "tell_worker"]
+    job.do(lambda: job.leader._on_aggregators(pooled))
+    assert kinds(outbox) == ["aggregators"]
+
+
+def test_the_next_leader_has_the_aggregators_from_an_agent_and_tells_the_others(
+    pooled: jobs_pb2.Aggregators, lead: Callable[..., Job]
+) -> None:
+    job = lead(inherited=True)
+    job.attach(17, "n1", base=True, workers=[running("w1")], aggregators=pooled)
+    other = job.attach(17, "n2", base=True)
+    assert [told.aggregators for told in drained(other) if told.HasField("aggregators")] == [pooled]
+
+
+def test_flexod_hears_how_aggregators_are_used_and_at_once_that_a_pool_is_asked_for(
+    pooled: jobs_pb2.Aggregators, lead: Callable[..., Job]
+) -> None:
+    job = lead()
+    outbox = job.attach(17, "n1", base=True)
+    used = workers_pb2.AggregatorUsage(bytes=50, rounds=3, version=0)
+    said = workers_pb2.FromAgent(aggregator_usage=used)
+    job.do(lambda: job.leader.agent_said("n1-17", outbox, said))
+
+    def told() -> list[jobs_pb2.AggregationUse]:
+        return [message.report.aggregation for message in job.link.heard if message.HasField("report")]
+
+    wait_until(lambda: told() and told()[-1].bytes == 50)
+    assert told()[-1].wants_pool
+
+
+def test_a_job_that_asks_for_no_pool_reports_nothing_of_aggregators(job: Job) -> None:
+    job.attach(17, "n1", base=True)
+    wait_until(lambda: any(message.HasField("report") for message in job.link.heard))
+    assert not job.link.heard[-1].report.HasField("aggregation")

@@ -1,0 +1,190 @@
+"""The pool Aggregators of a job: flexod's last word, which the leader passes to its agents, and their use.
+
+An assignment counts from the next generation on. The leader begins one for a new assignment. While flexod is
+away, the last assignment stays. The agents keep it for the next leader. Runs in the leader's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from itertools import combinations
+
+from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic.core import choice
+from horovod_elastic.leader.agent_links import AgentLinks, AgentOutbox
+
+HEARD_WITHIN_S = 5.0
+"""An agent's word counts for this time. It comes every second."""
+RENEWED_AFTER_S = 10.0
+"""A leader that inherits an assignment begins a generation for it if nobody uses it after this time."""
+LEAST_ITERATIONS = 20
+"""Iterations that a measured time is from, at least."""
+ITERATIONS = 40
+"""The number of latest iterations that a time is from."""
+PAUSE = 3
+"""So many times longer than usual is a pause."""
+_LEAST_SAMPLES, _MOST_SAMPLES = 6, 64
+_MOST_KEPT = 8
+
+
+class IterationTime:
+    """The duration of an iteration, from counts that come every second.
+
+    A count is a whole number, so the time between two counts is inexact. The median of the slopes between all
+    pairs of counts (Theil and Sen) is exact to a few percent. After a pause, the measurement begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._samples.clear()
+
+    def note(self, now: float, count: int) -> None:
+        """Note the number of iterations at `now`. A number that was noted before says nothing new."""
+        samples = self._samples
+        if samples and (count < samples[-1][1] or self._is_pause(now, count)):
+            samples.clear()
+        if not samples or count > samples[-1][1]:
+            samples.append((now, count))
+        while len(samples) > _LEAST_SAMPLES and count - samples[1][1] >= ITERATIONS:
+            samples.popleft()
+
+    def _is_pause(self, now: float, count: int) -> bool:
+        last_at, last = self._samples[-1]
+        usual_s = self.median_s
+        return count > last and 0 < PAUSE * usual_s < (now - last_at) / (count - last)
+
+    @property
+    def median_s(self) -> float:
+        """The duration of an iteration; 0: there are too few yet."""
+        samples = list(self._samples)
+        if len(samples) < _LEAST_SAMPLES or samples[-1][1] - samples[0][1] < LEAST_ITERATIONS:
+            return 0.0
+        slopes = [(later[0] - one[0]) / (later[1] - one[1]) for one, later in combinations(samples, 2)]
+        return statistics.median(slopes)
+
+
+class PooledSums:
+    """See the module."""
+
+    def __init__(self, agents: AgentLinks, environment: Mapping[str, str] = os.environ) -> None:
+        self._agents = agents
+        self.wanted = choice.wants_pool(environment)
+        """Whether the user has asked for pool Aggregators."""
+        self.reserves = choice.aggregator_cores(environment)
+        """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
+        self._assigned = jobs_pb2.Aggregators()
+        self._shares: dict[int, list[jobs_pb2.UsedAggregator]] = {}
+        """Of the last assignments, by version."""
+        self._renewed = 0
+        """The last version for which a generation was begun."""
+        self._inherited_at = 0.0
+        self._usages: dict[str, tuple[float, workers_pb2.AggregatorUsage]] = {}
+        """By agent: the time of its last word, and the word."""
+        self._in_use: tuple[int, int] = (0, 0)
+        """Version and generation that the measurements are of."""
+        self._clock = ""
+        """The agent whose count is measured."""
+        self._counted = 0
+        """Its count at its last word."""
+        self._iterations = 0
+        self._time = IterationTime()
+
+    # --- the assignment --------------------------------------------------------------------------
+
+    def assigned(self, told: jobs_pb2.Aggregators) -> bool:
+        """Take flexod's word, and tell the agents. Return whether a generation has to begin for it."""
+        if not self.wanted or told.version < self._assigned.version:
+            return False
+        is_new = told.version > self._assigned.version  # else tokens were renewed, or a new flexod repeats it
+        self._hold(told)
+        self._agents.tell_connected(self._message())
+        if is_new:
+            self._renewed = told.version
+        return is_new
+
+    def inherit(self, known: jobs_pb2.Aggregators, now: float) -> None:
+        """Take over what an agent was told by an earlier leader."""
+        if self.wanted and known.version > self._assigned.version:
+            self._hold(known)
+            self._inherited_at = now
+
+    def tell_newcomer(self, outbox: AgentOutbox) -> None:
+        """Tell an agent that has just attached."""
+        if self._assigned.version:
+            outbox.put(self._message())
+
+    def renewal_is_due(self, now: float) -> bool:
+        """Whether an inherited assignment needs a generation, because the leader before has not begun one.
+
+        True at most once for each version.
+        """
+        version = self._assigned.version
+        if not version or self._renewed == version or now < self._inherited_at + RENEWED_AFTER_S:
+            return False
+        said = [usage.version for usage in self._fresh(now).values()]
+        if not said:
+            return False
+        self._renewed = version
+        return any(each != version for each in said)
+
+    def _hold(self, told: jobs_pb2.Aggregators) -> None:
+        self._assigned = told
+        self._shares[told.version] = [
+            jobs_pb2.UsedAggregator(host=each.host, port=each.port, share=each.share)
+            for each in told.aggregators
+        ]
+        while len(self._shares) > _MOST_KEPT:
+            del self._shares[min(self._shares)]
+
+    def _message(self) -> workers_pb2.ToAgent:
+        return workers_pb2.ToAgent(aggregators=self._assigned)
+
+    # --- its use ---------------------------------------------------------------------------------
+
+    def used(self, agent: str, usage: workers_pb2.AggregatorUsage, generation: int, now: float) -> None:
+        """Take an agent's word on its node's Aggregator. `generation`: the job's present one."""
+        if not self.wanted:
+            return
+        self._usages[agent] = now, usage
+        fresh = self._fresh(now)
+        version = min(each.version for each in fresh.values())
+        if (version, generation) != self._in_use or self._clock not in fresh:
+            if version != self._in_use[0]:
+                self._iterations = 0
+            self._in_use, self._clock = (version, generation), min(fresh)
+            self._counted = fresh[self._clock].rounds
+            self._time.forget()
+        if agent == self._clock:
+            done = usage.rounds - self._counted
+            self._iterations += done if done >= 0 else usage.rounds  # the count begins with each generation
+            self._counted = usage.rounds
+            self._time.note(now, self._iterations)
+
+    def report(self, nodes: int, now: float) -> jobs_pb2.AggregationUse | None:
+        """The use, for flexod; None if the user has not asked for a pool. `nodes`: with workers."""
+        if not self.wanted:
+            return None
+        fresh = self._fresh(now)
+        version, _ = self._in_use
+        return jobs_pb2.AggregationUse(
+            wants_pool=True,
+            bytes=max((each.bytes for each in fresh.values()), default=0),
+            iteration_s=self._time.median_s,
+            nodes=nodes,
+            version=version,
+            iterations=self._iterations,
+            used=self._shares.get(version, []),
+        )
+
+    def _fresh(self, now: float) -> dict[str, workers_pb2.AggregatorUsage]:
+        return {
+            name: usage
+            for name, (at, usage) in self._usages.items()
+            if now <= at + HEARD_WITHIN_S and name in self._agents.by_name
+        }

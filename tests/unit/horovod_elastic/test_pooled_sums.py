@@ -1,0 +1,219 @@
+"""What a leader knows of pool Aggregators: flexod's word, who hears it, and what it measures of their use."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic.agent.aggregator import LocalAggregator
+from horovod_elastic.aggregation import control
+from horovod_elastic.aggregation.control import AggregatorUsage, AssignedAggregator
+from horovod_elastic.core import choice
+from horovod_elastic.leader.agent_links import AgentLink, AgentLinks
+from horovod_elastic.leader.pooled_sums import HEARD_WITHIN_S, RENEWED_AFTER_S, IterationTime, PooledSums
+
+POOL = {choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.POOL}
+
+
+def aggregators(version: int, *hosts: str, token: str = "t") -> jobs_pb2.Aggregators:
+    assigned = [
+        jobs_pb2.AssignedAggregator(host=host, port=7000, token=token, share=1 + place)
+        for place, host in enumerate(hosts)
+    ]
+    return jobs_pb2.Aggregators(version=version, aggregators=assigned)
+
+
+def usage(version: int, rounds: int, size: int = 100) -> workers_pb2.AggregatorUsage:
+    return workers_pb2.AggregatorUsage(bytes=size, rounds=rounds, version=version)
+
+
+class Job:
+    """The sums of a job with two agents."""
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self.links = AgentLinks()
+        for name in ("a", "b"):
+            self.links.by_name[name] = AgentLink(queue.SimpleQueue(), True, 1, "", 0.0)
+        self.sums = PooledSums(self.links, POOL if environment is None else environment)
+        self.now = 100.0
+
+    def told(self, name: str) -> list[int]:
+        """The versions that an agent was told."""
+        outbox, found = self.links.by_name[name].outbox, []
+        while not outbox.empty():
+            message = outbox.get()
+            assert message is not None
+            found.append(message.aggregators.version)
+        return found
+
+    def train(self, seconds: int, version: int, step_s: float, first: int = 0) -> int:
+        """Let both agents count iterations of one generation. Returns the count."""
+        count = first
+        for second in range(seconds):
+            self.now += 1
+            count = first + int((second + 1) / step_s)
+            for name in ("a", "b"):
+                self.sums.used(name, usage(version, count), 1, self.now)
+        return count
+
+    def report(self) -> jobs_pb2.AggregationUse:
+        said = self.sums.report(2, self.now)
+        assert said is not None
+        return said
+
+
+def test_a_job_with_its_own_aggregators_reports_nothing_and_takes_no_assignment() -> None:
+    job = Job({choice.VARIABLE: choice.SERVICE})
+    assert not job.sums.assigned(aggregators(1, "c1"))
+    assert job.told("a") == []
+    assert job.sums.report(2, 0.0) is None
+
+
+def test_a_new_assignment_reaches_all_agents_and_needs_a_generation() -> None:
+    job = Job()
+    assert job.sums.assigned(aggregators(1, "c1"))
+    assert (job.told("a"), job.told("b")) == ([1], [1])
+
+
+def test_renewed_tokens_reach_the_agents_without_a_generation() -> None:
+    job = Job()
+    job.sums.assigned(aggregators(1, "c1"))
+    assert not job.sums.assigned(aggregators(1, "c1", token="later"))
+    assert job.told("a") == [1, 1]
+
+
+def test_an_older_assignment_is_not_taken() -> None:
+    job = Job()
+    job.sums.assigned(aggregators(3, "c1"))
+    assert not job.sums.assigned(aggregators(2, "c2"))
+    assert job.told("a") == [3]
+
+
+def test_an_agent_that_comes_later_is_told_the_last_assignment() -> None:
+    job, outbox = Job(), cast(Any, queue.SimpleQueue())
+    job.sums.tell_newcomer(outbox)
+    assert outbox.empty()
+    job.sums.assigned(aggregators(2, "c1"))
+    job.sums.tell_newcomer(outbox)
+    assert outbox.get().aggregators == aggregators(2, "c1")
+
+
+def test_a_new_leader_has_the_assignment_from_its_agents_and_begins_no_generation_for_it() -> None:
+    job = Job()
+    job.sums.inherit(aggregators(2, "c1"), job.now)
+    job.sums.inherit(aggregators(1, "c9"), job.now)
+    job.train(30, 2, 0.2)
+    assert not job.sums.renewal_is_due(job.now)
+    assert not job.sums.assigned(aggregators(2, "c1"))
+    assert [(each.host, each.share) for each in job.report().used] == [("c1", 1)]
+
+
+def test_a_new_leader_carries_out_what_the_one_before_has_only_told_and_once() -> None:
+    job = Job()
+    job.sums.inherit(aggregators(2, "c1"), job.now)
+    job.train(int(RENEWED_AFTER_S) - 1, 1, 0.2)
+    assert not job.sums.renewal_is_due(job.now)
+    job.train(2, 1, 0.2)
+    assert job.sums.renewal_is_due(job.now)
+    assert not job.sums.renewal_is_due(job.now)
+
+
+@pytest.mark.parametrize("step_s", [0.03, 0.2, 0.9, 3.0])
+def test_the_time_of_an_iteration_is_exact_though_counts_are_whole(step_s: float) -> None:
+    job = Job()
+    job.train(round(max(20, 40 * step_s)), 0, step_s)
+    assert job.report().iteration_s == pytest.approx(step_s, rel=0.04)
+
+
+def test_a_pause_does_not_count_as_slowness() -> None:
+    job = Job()
+    count = job.train(20, 0, 0.2)
+    job.now += 4
+    job.train(6, 0, 0.2, count)
+    assert job.report().iteration_s == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_slower_job_is_noticed_within_a_hundred_iterations() -> None:
+    job = Job()
+    count = job.train(30, 0, 0.2)
+    job.train(12, 0, 0.25, count)
+    assert job.report().iteration_s == pytest.approx(0.25, rel=0.06)
+
+
+def test_iterations_are_counted_from_the_assignment_on_across_generations() -> None:
+    job = Job()
+    job.train(20, 1, 0.5)
+    assert job.report().iterations == pytest.approx(40, abs=2)
+    for name in ("a", "b"):
+        job.sums.used(name, usage(1, 3), 2, job.now)
+    job.now += 1
+    for name in ("a", "b"):
+        job.sums.used(name, usage(1, 5), 2, job.now)
+    assert job.report().iterations == pytest.approx(42, abs=3)
+    assert job.report().iteration_s == 0.0, "the next generation may have another time"
+    for name in ("a", "b"):
+        job.sums.used(name, usage(2, 9), 3, job.now)
+    assert job.report().iterations == 0
+
+
+def test_an_assignment_is_in_use_once_all_nodes_use_it() -> None:
+    job = Job()
+    job.sums.assigned(aggregators(1, "c1"))
+    job.sums.assigned(aggregators(2, "c1", "c2"))
+    job.sums.used("a", usage(2, 1), 1, job.now)
+    job.sums.used("b", usage(1, 1), 1, job.now)
+    assert job.report().version == 1
+    assert [each.host for each in job.report().used] == ["c1"]
+    job.sums.used("b", usage(2, 1), 1, job.now)
+    assert job.report().version == 2
+    assert [each.share for each in job.report().used] == [1, 2]
+
+
+def test_an_agent_that_is_gone_counts_no_more() -> None:
+    job = Job()
+    job.sums.used("b", usage(1, 1), 1, job.now)
+    job.now += HEARD_WITHIN_S + 1
+    job.sums.used("a", usage(2, 1), 1, job.now)
+    assert job.report().version == 2
+
+
+def test_too_few_counts_make_no_time() -> None:
+    time = IterationTime()
+    for second in range(5):
+        time.note(float(second), 10 * second)
+    assert time.median_s == 0.0
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalAggregator:
+    for name, value in POOL.items():
+        monkeypatch.setenv(name, value)
+    return LocalAggregator(cast(Any, SimpleNamespace(folder=tmp_path)), "n1")
+
+
+def test_an_agent_hands_an_assignment_to_its_nodes_aggregator(local: LocalAggregator, tmp_path: Path) -> None:
+    local.assign(aggregators(4, "c1"))
+    known = control.assignment(tmp_path)
+    assert (known.version, known.assigned) == (4, (AssignedAggregator("c1", 7000, "t", 1),))
+    again = LocalAggregator(cast(Any, SimpleNamespace(folder=tmp_path)), "n1")
+    assert again.assigned == aggregators(4, "c1"), "an agent that was started again still knows it"
+
+
+def test_an_agent_tells_what_its_nodes_aggregator_does(local: LocalAggregator, tmp_path: Path) -> None:
+    assert local.usage() is None
+    control.tell_usage(tmp_path, AggregatorUsage(10, 3, 4))
+    assert local.usage() == usage(4, 3, 10)
+
+
+def test_a_folder_that_cannot_be_written_keeps_the_assignment_before(
+    local: LocalAggregator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.rmdir()
+    local.assign(aggregators(1, "c1"))
+    assert local.assigned.version == 0
+    assert "keeps its assignment" in capsys.readouterr().err
