@@ -29,6 +29,7 @@ class FakePool:
     def __init__(self) -> None:
         self.aggregators: dict[str, PoolAggregator] = {}
         self.evicted: list[Eviction] = []
+        self.drained: list[str] = []
 
     def add(self, host: str, key: bytes) -> PoolAggregator:
         each = PoolAggregator(host, 7000, 64_000 * MB, 10_000 * MB, key)
@@ -40,6 +41,9 @@ class FakePool:
 
     def evict(self, eviction: Eviction) -> None:
         self.evicted.append(eviction)
+
+    def drain(self, aggregator: str) -> None:
+        self.drained.append(aggregator)
 
 
 class PoolWorld(World):
@@ -155,6 +159,16 @@ def test_the_end_of_a_job_evicts_it(world):
     world.leaders.attached.clear()
     world.go(40)
     assert world.pool.evicted == [Eviction("c1:7000", "1")]
+
+
+def test_an_aggregator_that_nobody_needs_is_told_to_end(tmp_path):
+    world = PoolWorld(tmp_path, drain_after_s=20.0)
+    world.pool.add("c1", b"1" * 32)
+    world.pool.add("c2", b"2" * 32)
+    world.pooled_job()
+    world.train(30)
+    used = world.assigned[JobKey(1)].offers[0].host
+    assert world.pool.drained == ["c2:7000" if used == "c1" else "c1:7000"]
 
 
 def test_a_restarted_flexod_tells_the_same_assignment_again(world):

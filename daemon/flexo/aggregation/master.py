@@ -23,6 +23,7 @@ from flexo.aggregation.pool_state import KnownAggregator, PoolState
 from flexo.aggregation.pooled_job import PoolClient, PooledJob, Stage, dealt, demand_of, estimated_ns
 from flexo.aggregation.scaling import Change, recycle, undo_for
 from flexo.aggregation.settings import AggregationSettings
+from flexo.aggregation.upkeep import PoolUpkeep
 from flexo.model.aggregation import AggregationView, Eviction, PoolAggregator, UsedAggregator
 from flexo.model.queue import JobKey
 
@@ -31,8 +32,6 @@ GONE_AFTER_S: Final = 10.0
 stops no sums."""
 ADOPTED_WITHIN_S: Final = 30.0
 """The time that a job keeps an assignment whose Aggregators are not attached, as after flexod's restart."""
-EVICTED_AFTER_S: Final = 30.0
-"""The time that a job may stay at an Aggregator that is not assigned to it any more."""
 PROFILED_WITHIN_S: Final = 3600.0
 """The longest time that a job may take up temporary Aggregators."""
 BREACH_ITERATIONS: Final = 20
@@ -73,6 +72,8 @@ class PoolDecisions:
     assignments: tuple[PoolAssignment, ...] = ()
     """All that jobs are to be told, changed or not."""
     evictions: tuple[Eviction, ...] = ()
+    drains: tuple[str, ...] = ()
+    """The names of Aggregators that are to end."""
     events: tuple[PoolEvent, ...] = ()
     view: AggregationView = field(default_factory=AggregationView)
 
@@ -90,8 +91,7 @@ class PoolMaster:
         self._state = PoolState(self._limits, AggregatorPool(Capacity(1, settings.memory_mib * _MIB)))
         self._first_seen: dict[JobKey, float] = {}
         """Jobs whose reported assignment is not adopted yet."""
-        self._strangers: dict[Eviction, float] = {}
-        """Jobs at Aggregators that are not assigned to them, with the time since when."""
+        self._upkeep = PoolUpkeep(self._state, settings.drain_after_s)
         self._period_at = now + settings.period_s
         self._changes = 0
         self._events: list[PoolEvent] = []
@@ -117,9 +117,12 @@ class PoolMaster:
         if now >= self._period_at:
             self._period_at = now + self._settings.period_s
             self._recycle()
+        drains = self._upkeep.drains(now)
+        self._events += [PoolEvent("aggregator", self._upkeep.why_drained(name)) for name in drains]
         return PoolDecisions(
             tuple(self._assignment(job) for job in self._state.jobs.values() if job.attached and job.version),
-            self._evictions(now),
+            self._upkeep.evictions(now),
+            drains,
             tuple(self._events),
             self._state.view(),
         )
@@ -147,7 +150,7 @@ class PoolMaster:
         self._state.pool = replace(
             self._state.pool.with_aggregators([added]), allocated=number, new=added.capacity
         )
-        self._state.known[each.name] = KnownAggregator(number, each, now)
+        self._state.known[each.name] = KnownAggregator(number, each, now, now)
         self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come"))
 
     def _lose(self, known: KnownAggregator, why: str) -> None:
@@ -456,21 +459,6 @@ class PoolMaster:
     def _assignment(self, job: PooledJob) -> PoolAssignment:
         quota = max(1, min(job.use.size, self._settings.quota_mib * _MIB))
         return PoolAssignment(job.key, job.client.user, job.version, self._state.shares(job), quota)
-
-    def _evictions(self, now: float) -> tuple[Eviction, ...]:
-        """Jobs that are still at an Aggregator long after their assignment there has ended."""
-        strangers = {
-            Eviction(known.attached.name, sums.job)
-            for known in self._state.known.values()
-            for sums in known.attached.jobs
-            if not self._state.is_assigned(sums.job, known.number)
-            and not self._state.may_be_adopted(sums.job)
-        }
-        self._strangers = {each: self._strangers.get(each, now) for each in strangers}
-        due = [each for each, since in self._strangers.items() if now >= since + EVICTED_AFTER_S]
-        for each in due:
-            self._strangers[each] = now
-        return tuple(sorted(due, key=lambda each: (each.aggregator, each.job)))
 
 
 def _why_there(pool: AggregatorPool, job: PooledJob) -> str:

@@ -27,6 +27,10 @@ class KnownAggregator:
     number: int
     attached: PoolAggregator
     seen_at: float
+    needed_at: float
+    """The last time at which it had a job, or was wanted for one."""
+    draining: bool = False
+    """Whether it was told to end."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class PoolState:
             known.number
             for known in self.known.values()
             if known.number not in profiling
+            and not known.draining
             and not self.is_held(known.number, job.name)
             and self.of_tenant(known.number, job)
         } | set(job.temporary)

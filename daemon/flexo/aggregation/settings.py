@@ -33,6 +33,8 @@ class AggregationSettings(Section):
     """flexod moves a job at most once in so many of its iterations, and undoes a change within so many."""
     rest_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a job that was sent back to its own Aggregators is not assigned again."""
+    drain_after_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 0.0
+    """flexod ends a pool Aggregator that no job has needed for so long; 0: never."""
     memory_mib: Annotated[int, Field(ge=1, le=1 << 24), Allowed("MiB, a whole number from 1 to 16777216")] = (
         1 << 20
     )

@@ -41,6 +41,10 @@ class Aggregators(Protocol):
         """Have an Aggregator close a job's connections."""
         ...
 
+    def drain(self, aggregator: str) -> None:
+        """Have an Aggregator end once no job is connected to it."""
+        ...
+
 
 class PooledAggregation:
     """See the module. For the controller's thread alone, except `view`."""
@@ -80,6 +84,8 @@ class PooledAggregation:
             self._tell(assignment, by_name, now)
         for eviction in decided.evictions:
             self._aggregators.evict(eviction)
+        for name in decided.drains:
+            self._aggregators.drain(name)
         self.view = decided.view
         for event in decided.events:
             yield Event(now, event.kind, event.job, event.text)

@@ -106,6 +106,14 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """An Aggregator that is to end."""
+
+    aggregator: str
+    """host:port."""
+
+
+@dataclass(frozen=True, slots=True)
 class AggregatorView:
     """A pool Aggregator, for people and metrics."""
 

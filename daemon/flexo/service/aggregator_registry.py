@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from flexo.model.aggregation import Eviction, PoolAggregator
+from flexo.model.aggregation import Drain, Eviction, PoolAggregator
 
-MOST_EVICTIONS: Final = 1_000
-"""The most evictions that wait for one Aggregator. The controller repeats an eviction that is lost."""
+MOST_WAITING: Final = 1_000
+"""The most messages that wait for one Aggregator. The controller repeats an eviction that is lost."""
 
 
 class AggregatorConnection:
@@ -25,14 +25,14 @@ class AggregatorConnection:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._replaced = asyncio.Event()
-        self._evictions: deque[Eviction] = deque(maxlen=MOST_EVICTIONS)
+        self._waiting: deque[Eviction | Drain] = deque(maxlen=MOST_WAITING)
 
-    async def next_to_tell(self) -> Eviction:
-        """Wait for an eviction."""
-        while not self._evictions:
+    async def next_to_tell(self) -> Eviction | Drain:
+        """Wait for an eviction or a drain."""
+        while not self._waiting:
             self._news.clear()
             await self._news.wait()
-        return self._evictions.popleft()
+        return self._waiting.popleft()
 
     async def until_replaced(self) -> None:
         """Wait for a newer stream of the same Aggregator."""
@@ -43,12 +43,12 @@ class AggregatorConnection:
         self.replaced_by = peer
         self._replaced.set()
 
-    def evict_from_thread(self, eviction: Eviction) -> None:
+    def tell_from_thread(self, told: Eviction | Drain) -> None:
         """Tell the Aggregator. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._evict, eviction)
+        self._loop.call_soon_threadsafe(self._tell, told)
 
-    def _evict(self, eviction: Eviction) -> None:
-        self._evictions.append(eviction)
+    def _tell(self, told: Eviction | Drain) -> None:
+        self._waiting.append(told)
         self._news.set()
 
 
@@ -70,10 +70,17 @@ class AggregatorRegistry:
 
     def evict(self, eviction: Eviction) -> None:
         """Have an Aggregator close a job's connections. Nothing happens if the Aggregator is away."""
+        self._tell(eviction)
+
+    def drain(self, aggregator: str) -> None:
+        """Have an Aggregator end. Nothing happens if the Aggregator is away."""
+        self._tell(Drain(aggregator))
+
+    def _tell(self, told: Eviction | Drain) -> None:
         with self._lock:
-            connection = self._connections.get(eviction.aggregator)
+            connection = self._connections.get(told.aggregator)
         if connection is not None:
-            connection.evict_from_thread(eviction)
+            connection.tell_from_thread(told)
 
     # For the event loop's thread.
 

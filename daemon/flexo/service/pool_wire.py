@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from flexo.model.aggregation import Eviction, JobSums, PoolAggregator
+from flexo.model.aggregation import Drain, Eviction, JobSums, PoolAggregator
 from flexo.service.wire import (
     LONGEST_RELEASE,
     MAX_COUNT,
@@ -62,6 +62,8 @@ def with_status(known: PoolAggregator, status: pb.AggregatorStatus) -> PoolAggre
     return replace(known, jobs=jobs, cpu_s=amount("cpu_s", status.cpu_s), leaving=status.leaving)
 
 
-def to_aggregator(eviction: Eviction) -> pb.ToAggregator:
-    """An eviction, as a message."""
-    return pb.ToAggregator(evict=pb.AggregatorEvict(job=eviction.job))
+def to_aggregator(told: Eviction | Drain) -> pb.ToAggregator:
+    """An eviction or a drain, as a message."""
+    if isinstance(told, Drain):
+        return pb.ToAggregator(drain=pb.AggregatorDrain())
+    return pb.ToAggregator(evict=pb.AggregatorEvict(job=told.job))

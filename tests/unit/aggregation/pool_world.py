@@ -63,6 +63,7 @@ class PoolWorld:
         self.master = PoolMaster(self.settings, self.now)
         self.jobs: dict[int, Trainer] = {}
         self.pool: dict[str, PoolAggregator] = {}
+        self.drained: list[str] = []
         self.strangers: tuple[JobSums, ...] = ()
         self.events: list[PoolEvent] = []
         self.decided = PoolDecisions()
@@ -105,6 +106,7 @@ class PoolWorld:
         running = [job.key for job in self.jobs.values()]
         self.decided = self.master.tick(self.now, self.pool.values(), clients, running)
         self.events += self.decided.events
+        self.drained += self.decided.drains
         self._follow()
         return self.decided
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from pool_world import GB, MB, PoolWorld
 
-from flexo.aggregation.master import ADOPTED_WITHIN_S, EVICTED_AFTER_S, GONE_AFTER_S
+from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S
+from flexo.aggregation.upkeep import EVICTED_AFTER_S
 from flexo.model.aggregation import Eviction, JobSums
 
 
@@ -286,3 +287,27 @@ def test_a_job_that_stays_where_it_was_is_evicted_after_a_while() -> None:
     for _ in range(int(EVICTED_AFTER_S) + 3):
         evicted += world.tick().evictions
     assert evicted == [Eviction(name, "99")]
+
+
+def test_idle_aggregators_end_after_a_while_but_not_those_that_waiting_jobs_need() -> None:
+    world = PoolWorld(3, drain_after_s=60.0)
+    world.run(30)
+    world.add(1)
+    world.run(25)
+    assert not world.drained
+    world.run(40)
+    assert len(world.drained) == 1
+    assert world.drained[0] not in world.aggregators_in_use()
+    world.run(100)
+    assert len(world.drained) == 1
+    world.add(2, wants_pool=True)
+    world.run(100)
+    assert world.drained[0] not in world.aggregators_in_use()
+
+
+def test_by_default_no_aggregator_is_told_to_end() -> None:
+    world = PoolWorld(2)
+    world.run(3)
+    world.now += 1_000_000
+    world.run(3)
+    assert not world.drained

@@ -152,13 +152,15 @@ def test_a_status_is_what_counts_and_wakes_only_if_the_aggregator_leaves() -> No
     run(story)
 
 
-def test_an_eviction_reaches_the_aggregator() -> None:
+def test_an_eviction_and_a_drain_reach_the_aggregator() -> None:
     async def story() -> None:
         async with house() as h:
             call = await h.attached()
             h.registry.evict(Eviction("c1:7000", "7"))
             h.registry.evict(Eviction("c9:7000", "8"))
             assert (await call.read()).evict.job == "7"
+            h.registry.drain("c1:7000")
+            assert (await call.read()).WhichOneof("body") == "drain"
 
     run(story)
 
