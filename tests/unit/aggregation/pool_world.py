@@ -107,6 +107,7 @@ class PoolWorld:
         self.decided = self.master.tick(self.now, self.pool.values(), clients, running)
         self.events += self.decided.events
         self.drained += self.decided.drains
+        self._check_moves()
         self._follow()
         return self.decided
 
@@ -137,6 +138,13 @@ class PoolWorld:
         total = sum(used.share for used in job.used)
         for used in job.used:
             job.spent[used.name] = job.spent.get(used.name, 0.0) + done * self._cpu(job) * used.share / total
+
+    def _check_moves(self) -> None:
+        """A job that is moved for the sake of fewer Aggregators has stayed long enough."""
+        for event in self.decided.events:
+            if "fewer Aggregators" in event.text and event.job is not None:
+                stayed = self.jobs[event.job.job_id].iterations
+                assert stayed >= self.settings.undo_iterations, f"{event.job} moves after {stayed} iterations"
 
     def _follow(self) -> None:
         for each in self.decided.assignments:

@@ -311,3 +311,38 @@ def test_by_default_no_aggregator_is_told_to_end() -> None:
     world.now += 1_000_000
     world.run(3)
     assert not world.drained
+
+
+def test_a_job_moves_at_most_once_in_a_hundred_of_its_iterations() -> None:
+    world = PoolWorld(6, period_s=2.0)
+    for number in range(1, 7):
+        world.add(number, cpu_s=0.3, alone_s=1.0, reserves=1)
+    for ended in (1, 4, 5):
+        world.run(60)
+        del world.jobs[ended]
+    world.run(150)  # the world checks each move
+    world.run(200)
+    assert len(world.aggregators_in_use()) == 1
+
+
+def test_after_a_restart_nobody_comes_to_an_aggregator_whose_job_is_not_known_yet() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, user="ada", reserves=1)
+    world.run(60)
+    job.attached = False
+    world.restart_flexod()
+    late = world.add(2, user="bob", reserves=1)
+    world.run(200)
+    assert job.used
+    assert not late.used
+
+
+def test_an_assignment_of_another_flexod_is_followed_by_a_later_version() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    job.version += 5
+    version = job.version
+    world.run(2)
+    assert job.version > version
+    assert job.used
