@@ -288,6 +288,7 @@ class Controller:
             leaders=view.leaders,
             slow_gpus=tuple(gpu for gpu in self._slow_gpus.known if gpu.until_at > now),
             loans=view.loans,
+            aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
         )
 

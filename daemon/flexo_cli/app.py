@@ -105,6 +105,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             ("GPUs", job_words.gpus(reply)),
             ("elastic jobs", f"{reply.elastic_jobs}, {reply.leaders} with a leader attached"),
             *((("loans", loans.lending_line(reply.lending)),) if reply.HasField("lending") else ()),
+            *((("pool", job_words.pool(reply.pool)),) if reply.HasField("pool") else ()),
             *(("slow GPU", job_words.slow_gpu(gpu)) for gpu in reply.slow_gpus),
             *job_words.unknown_satellites(reply),
             ("trouble", reply.trouble or "none"),

@@ -67,7 +67,7 @@ def status_as_json(
     reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
 ) -> dict[str, Json]:
     """The whole of `flexo status`. `beside`: the answers of all flexods, if there are several."""
-    nested = ("slow_gpus", "lending", "availability")
+    nested = ("slow_gpus", "lending", "availability", "pool")
     plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
         {
@@ -82,7 +82,20 @@ def status_as_json(
     ]
     lending = loans.lending_as_json(reply.lending) if reply.HasField("lending") else None
     availability = flexods.as_json(reply.availability, beside) if reply.HasField("availability") else None
-    return {**plain, "slow_gpus": slow, "lending": lending, "availability": availability}
+    pool = _pool_as_json(reply.pool) if reply.HasField("pool") else None
+    return {**plain, "slow_gpus": slow, "lending": lending, "availability": availability, "pool": pool}
+
+
+def _pool_as_json(view: admin_pb2.PoolView) -> dict[str, Json]:
+    aggregators: list[Json] = [
+        {key.name: getattr(each, key.name) for key in each.DESCRIPTOR.fields} for each in view.aggregators
+    ]
+    return {
+        "aggregators": aggregators,
+        "wanted": view.wanted,
+        "jobs": view.jobs,
+        "reverts": view.reverts,
+    }
 
 
 def point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from flexo.doctor.finding import Finding, Level
-from flexo.doctor.flexod import FlexodAnswer
+from flexo.doctor.flexod import AnsweredAggregator, FlexodAnswer, PoolAnswer
 from flexo_cli.connection import (
     ADDRESS_VARIABLE,
     CONFIG_VARIABLE,
@@ -23,6 +23,7 @@ from flexo_cli.connection import (
 )
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.output import Json, print_json, print_line
+from flexo_protos.v1 import admin_pb2
 
 _WIDTH = 14
 """Width of the first column."""
@@ -70,7 +71,16 @@ def _asked(address: Address) -> FlexodAnswer:
         trouble=reply.trouble or reply.availability.trouble,
         dry_run=reply.dry_run,
         stands_by=reply.HasField("availability") and not reply.availability.active,
+        pool=_pool(reply.pool) if reply.HasField("pool") else None,
     )
+
+
+def _pool(view: admin_pb2.PoolView) -> PoolAnswer:
+    aggregators = tuple(
+        AnsweredAggregator(each.name, each.flexo_version, each.memory_limit_bytes)
+        for each in view.aggregators
+    )
+    return PoolAnswer(aggregators, view.wanted)
 
 
 def print_findings(findings: Sequence[Finding], quiet: bool) -> None:

@@ -74,6 +74,11 @@ def gpus(reply: admin_pb2.GetStatusReply) -> str:
     return f"{reply.gpus} on {reply.nodes} nodes: {idle} idle, {taken} in satellites"
 
 
+def pool(view: admin_pb2.PoolView) -> str:
+    """``3 Aggregators attached, 2 wanted by 4 jobs``."""
+    return f"{len(view.aggregators)} Aggregators attached, {view.wanted} wanted by {view.jobs} jobs"
+
+
 def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:
     """The line about jobs with a satellite's comment but no grant; empty if there are none."""
     if not reply.unknown_satellites:

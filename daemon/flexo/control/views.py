@@ -65,6 +65,8 @@ class ControllerStatus:
     """GPUs that held a job up; their nodes get no satellites."""
     loans: LoansView | None = None
     """The state of lending; None: no servers are ever lent."""
+    aggregation: AggregationView | None = None
+    """The state of shared aggregation; None: jobs have no Aggregators but their own."""
     unknown_satellites: int = 0
     """Jobs with a satellite's comment that no grant of flexod's allows."""
 

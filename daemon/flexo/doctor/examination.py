@@ -30,6 +30,7 @@ from flexo.doctor.memory import check_memory
 from flexo.doctor.neighbours import check_neighbours
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared
 from flexo.doctor.plugin import REQUEST, check_plugin
+from flexo.doctor.pool import check_pool
 from flexo.doctor.preemption import check_preemption
 from flexo.doctor.priorities import check_priorities
 from flexo.doctor.qos import ASKED, QosSetup, check_qos, parse_qos
@@ -109,9 +110,9 @@ def _flexods(
         answers = {settings.service.address: ask(elsewhere or settings.service.address)}
     findings: list[Finding] = []
     for host, answer in answers.items():
-        findings += flexod.check_address(host, node_addresses) + flexod.check_answer(
-            answer, flexo.__version__
-        )
+        findings += flexod.check_address(host, node_addresses)
+        findings += flexod.check_answer(answer, flexo.__version__)
+        findings += check_pool(answer, settings.aggregation)
     if hosts:
         findings += availability.check_active(answers)
     if folder := settings.high_availability.folder:

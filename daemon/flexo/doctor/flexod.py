@@ -20,6 +20,24 @@ _LEAST_FREE_MIB: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
+class PoolAnswer:
+    """flexod's pool Aggregators."""
+
+    aggregators: tuple[AnsweredAggregator, ...] = ()
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredAggregator:
+    """A pool Aggregator that is attached to flexod."""
+
+    name: str
+    version: str
+    memory_limit: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlexodAnswer:
     """flexod's status, or why it does not answer."""
 
@@ -30,6 +48,8 @@ class FlexodAnswer:
     dry_run: bool = False
     stands_by: bool = False
     """This flexod stands by, and another one acts."""
+    pool: PoolAnswer | None = None
+    """The pool; None: flexod has none, or does not answer."""
 
 
 def check_config(path: Path, problems: Iterable[str], old_names: Iterable[str] = ()) -> list[Finding]:

@@ -27,6 +27,7 @@ from flexo.controller import Controller
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
+from flexo.model.aggregation import AggregationView
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
@@ -405,6 +406,24 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         ],
         lending=None if status.loans is None else lending_view(status.loans),
         unknown_satellites=status.unknown_satellites,
+        pool=None if status.aggregation is None else _pool(status.aggregation),
+    )
+
+
+def _pool(view: AggregationView) -> admin_pb2.PoolView:
+    aggregators = [
+        admin_pb2.PoolAggregatorView(
+            name=each.name,
+            jobs=len(each.jobs),
+            use=each.planned_use,
+            memory_bytes=each.memory,
+            memory_limit_bytes=each.memory_limit,
+            flexo_version=each.release,
+        )
+        for each in view.aggregators
+    ]
+    return admin_pb2.PoolView(
+        aggregators=aggregators, wanted=view.wanted, jobs=len(view.jobs), reverts=view.reverts
     )
 
 

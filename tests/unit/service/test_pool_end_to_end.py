@@ -19,17 +19,20 @@ from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.metrics.counters import Counters
+from flexo.model.aggregation import PoolAggregator
 from flexo.service.active import Active
-from flexo.service.admin_service import AdminService
-from flexo.service.aggregator_registry import AggregatorRegistry
+from flexo.service.admin_service import AdminService, _status
+from flexo.service.aggregator_registry import AggregatorConnection, AggregatorRegistry
 from flexo.service.aggregator_service import AggregatorService
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, ServiceTimeouts
 from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.server import ServiceRouter, Services, all_services, listen
+from flexo_cli import job_words
+from flexo_cli.as_json import status_as_json
 from flexo_protos.aggregation_token import check_for
 from flexo_protos.credentials import METADATA_KEY
-from flexo_protos.v1 import aggregators_pb2, aggregators_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from flexo_protos.v1 import admin_pb2, aggregators_pb2, aggregators_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
 POOL_ATTACH = "/flexo.v1.AggregatorService/Attach"
 KEY = b"k" * 32
@@ -123,3 +126,21 @@ def test_flexod_has_a_pool_only_if_the_configuration_enables_it(
     active = asyncio.run(begin())
     assert (active.controller._aggregation is not None) is pools
     assert (active._aggregators._registry is not None) is pools
+
+
+def test_the_status_has_the_pool_for_people_and_for_scripts(tmp_path: Path) -> None:
+    async def story() -> admin_pb2.GetStatusReply:
+        flexod = Flexod(tmp_path)
+        flexod.pool.attach(
+            AggregatorConnection(PoolAggregator("c1", 7000, 1 << 34, 1 << 30, KEY, release="1.2"), "peer")
+        )
+        await flexod.cycle()
+        return _status(flexod.controller.status())
+
+    reply = asyncio.run(story())
+    assert job_words.pool(reply.pool) == "1 Aggregators attached, 0 wanted by 0 jobs"
+    said = status_as_json(reply)["pool"]
+    assert isinstance(said, dict)
+    assert said["wanted"] == 0
+    (each,) = said["aggregators"]
+    assert (each["name"], each["flexo_version"], each["jobs"]) == ("c1:7000", "1.2", 0)
