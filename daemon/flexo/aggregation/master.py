@@ -32,6 +32,8 @@ GONE_AFTER_S: Final = 10.0
 stops no sums."""
 ADOPTED_WITHIN_S: Final = 30.0
 """The time that a job keeps an assignment whose Aggregators are not attached, as after flexod's restart."""
+TAKEN_OVER_WITHIN_S: Final = 600.0
+"""The time within which a job takes an assignment over. A job that cannot reach its Aggregators does not."""
 PROFILED_WITHIN_S: Final = 3600.0
 """The longest time that a job may take up temporary Aggregators."""
 BREACH_ITERATIONS: Final = 20
@@ -95,6 +97,7 @@ class PoolMaster:
         self._period_at = now + settings.period_s
         self._changes = 0
         self._events: list[PoolEvent] = []
+        self._now = now
 
     def tick(
         self,
@@ -105,7 +108,7 @@ class PoolMaster:
     ) -> PoolDecisions:
         """Decide once. `clients`: jobs with an attached leader. `running`: all jobs that have not ended."""
         self._state.running = frozenset(map(str, running))
-        self._events = []
+        self._events, self._now = [], now
         self._see_aggregators(now, aggregators)
         self._see_jobs(now, clients, running)
         self._rate(now)
@@ -339,6 +342,11 @@ class PoolMaster:
             return
         if not job.use.wants_pool:
             self._to_own(job, "it asks for its own Aggregators")
+        elif (
+            job.stage is not Stage.WAITING and not job.current and now > job.assigned_at + TAKEN_OVER_WITHIN_S
+        ):
+            within = f"within {TAKEN_OVER_WITHIN_S:.0f} s"
+            self._revert(job, f"it has not taken its pool Aggregators over {within}", now)
         elif job.stage is Stage.SHARED:
             return
         elif job.use.size > self._settings.quota_mib * _MIB:
@@ -347,16 +355,15 @@ class PoolMaster:
         elif job.demand is not None:
             self._place(job)
         elif job.stage is Stage.WAITING:
-            self._profile(job, now)
-        elif now > job.profiled_since + PROFILED_WITHIN_S:
+            self._profile(job)
+        elif now > job.assigned_at + PROFILED_WITHIN_S:
             self._revert(job, f"it was not profiled within {PROFILED_WITHIN_S:.0f} s", now)
 
-    def _profile(self, job: PooledJob, now: float) -> None:
+    def _profile(self, job: PooledJob) -> None:
         """Give a job temporary Aggregators; if none is idle, take an estimate for its profile."""
         idle = self._state.idle(self._state.open_to(job))
         if idle and job.use.size:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
-            job.profiled_since = now
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
         elif (demand := job.estimated()) is not None:
             job.demand, job.provisional = demand, True
@@ -421,6 +428,7 @@ class PoolMaster:
     ) -> None:
         self._changes += 1
         job.version += 1
+        job.assigned_at = self._now
         job.changed, job.before, job.why = self._changes, before, why
         job.mark = job.breach_from = None
         shares = ", ".join(f"{each.name} x{each.share}" for each in self._state.shares(job))

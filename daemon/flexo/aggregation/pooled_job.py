@@ -73,7 +73,8 @@ class PooledJob:
     """Whether the profile is partly estimated, so that it is measured again."""
     temporary: tuple[int, ...] = ()
     """The numbers of its temporary Aggregators."""
-    profiled_since: float = 0.0
+    assigned_at: float = 0.0
+    """The time of its last assignment."""
     rests_until: float = 0.0
     before: Mapping[str, int] = field(default_factory=dict)
     """Per task that the last change moved: its former Aggregator. Empty: the job arrived."""

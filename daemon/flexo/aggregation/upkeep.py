@@ -8,7 +8,10 @@ from flexo.aggregation.pool_state import PoolState
 from flexo.model.aggregation import Eviction
 
 EVICTED_AFTER_S: Final = 30.0
-"""The time that a job may stay at an Aggregator that is not assigned to it any more."""
+"""The time that a job may stay at an Aggregator that is not assigned to it any more, once the job has ended
+or has taken its next assignment over."""
+EVICTED_LATE_S: Final = 900.0
+"""The same for a job that has not taken its next assignment over: it still needs the Aggregator."""
 
 
 class PoolUpkeep:
@@ -49,7 +52,11 @@ class PoolUpkeep:
             and not self._state.may_be_adopted(sums.job)
         }
         self._strangers = {each: self._strangers.get(each, now) for each in strangers}
-        due = [each for each, since in self._strangers.items() if now >= since + EVICTED_AFTER_S]
+        due = [each for each, since in self._strangers.items() if now >= since + self._patience_s(each.job)]
         for each in due:
             self._strangers[each] = now
         return tuple(sorted(due, key=lambda each: (each.aggregator, each.job)))
+
+    def _patience_s(self, name: str) -> float:
+        job = next((each for each in self._state.jobs.values() if each.name == name), None)
+        return EVICTED_AFTER_S if job is None or job.current else EVICTED_LATE_S

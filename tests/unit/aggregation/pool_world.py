@@ -28,6 +28,8 @@ class Trainer:
     reserves: int = 2
     wants_pool: bool = True
     attached: bool = True
+    obeys: bool = True
+    """Whether it takes assignments over."""
     greedy_cpu_s: float = 0.0
     """CPU time beyond `cpu_s`, from the time on when it shares with others."""
     version: int = 0
@@ -149,5 +151,5 @@ class PoolWorld:
     def _follow(self) -> None:
         for each in self.decided.assignments:
             job = self.jobs[each.job.job_id]
-            if each.version != job.version:
+            if each.version != job.version and job.obeys:
                 job.version, job.used, job.iterations = each.version, each.shares, 0.0

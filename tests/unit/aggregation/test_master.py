@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from pool_world import GB, MB, PoolWorld
 
-from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S
-from flexo.aggregation.upkeep import EVICTED_AFTER_S
+from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S, TAKEN_OVER_WITHIN_S
+from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
 from flexo.model.aggregation import Eviction, JobSums
 
 
@@ -346,3 +346,29 @@ def test_an_assignment_of_another_flexod_is_followed_by_a_later_version() -> Non
     world.run(2)
     assert job.version > version
     assert job.used
+
+
+def test_a_job_that_cannot_reach_its_aggregators_goes_back_to_its_own() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    job.obeys = False
+    happened = world.run(int(TAKEN_OVER_WITHIN_S) + 3)
+    reverts = [each.text for each in happened if each.kind == "revert"]
+    assert len(reverts) == 1
+    assert "not taken its pool Aggregators over" in reverts[0]
+    assert stages(world) == {1: "rests"}
+
+
+def test_a_job_that_is_late_to_leave_is_not_evicted_while_it_trains_there() -> None:
+    world = PoolWorld(2)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    job.obeys = False
+    job.wants_pool = False
+    evicted: list[Eviction] = []
+    for _ in range(int(EVICTED_LATE_S) - 10):
+        evicted += world.tick().evictions
+    assert not evicted
+    for _ in range(20):
+        evicted += world.tick().evictions
+    assert [each.job for each in evicted] == ["1"]
