@@ -340,11 +340,10 @@ class PoolMaster:
             job.stage, job.why = Stage.WAITING, "its rest is over"
         if not job.attached or (job.stage is Stage.RESTING and job.use.wants_pool):
             return
+        since_s = now - job.assigned_at
         if not job.use.wants_pool:
             self._to_own(job, "it asks for its own Aggregators")
-        elif (
-            job.stage is not Stage.WAITING and not job.current and now > job.assigned_at + TAKEN_OVER_WITHIN_S
-        ):
+        elif job.stage is not Stage.WAITING and not job.current and since_s > TAKEN_OVER_WITHIN_S:
             within = f"within {TAKEN_OVER_WITHIN_S:.0f} s"
             self._revert(job, f"it has not taken its pool Aggregators over {within}", now)
         elif job.stage is Stage.SHARED:
@@ -356,7 +355,7 @@ class PoolMaster:
             self._place(job)
         elif job.stage is Stage.WAITING:
             self._profile(job)
-        elif now > job.assigned_at + PROFILED_WITHIN_S:
+        elif since_s > PROFILED_WITHIN_S:
             self._revert(job, f"it was not profiled within {PROFILED_WITHIN_S:.0f} s", now)
 
     def _profile(self, job: PooledJob) -> None:

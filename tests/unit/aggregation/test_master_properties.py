@@ -65,7 +65,8 @@ def check(world: PoolWorld, before: Histories, share: str) -> None:
         tenants = {users[key.job_id] for key in aggregator.jobs if key.job_id in users}
         assert share == "all" or len(tenants) < 2, "two users share an Aggregator"
     for event in world.decided.events:
-        assert event.kind != "revert" or "loses" in event.text or "not profiled" in event.text
+        reasons = ("loses", "not profiled", "not taken")
+        assert event.kind != "revert" or any(reason in event.text for reason in reasons)
 
 
 ACTIONS = ("job", "job", "job", "aggregator", "end", "leader", "resize", "death", "again")
