@@ -82,6 +82,7 @@ class Leader:
     said: list[str]
     grants: list[pb.Grants]
     commands: list[pb.Command]
+    aggregators: list[pb.Aggregators]
 
 
 @pytest.fixture
@@ -92,9 +93,11 @@ def start_link() -> Iterator[Callable[[str], Leader]]:
         said: list[str] = []
         grants: list[pb.Grants] = []
         commands: list[pb.Command] = []
-        link = DaemonLink(address, lambda: pb.Hello(job_id=17), grants.append, commands.append, said.append)
+        aggregators: list[pb.Aggregators] = []
+        told = (grants.append, commands.append, said.append, aggregators.append)
+        link = DaemonLink(address, lambda: pb.Hello(job_id=17), *told)
         link.start()
-        leaders.append(Leader(link, said, grants, commands))
+        leaders.append(Leader(link, said, grants, commands, aggregators))
         return leaders[-1]
 
     yield start
@@ -117,7 +120,7 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_it_says_hello_with_a_credential_then_reports_and_hears_grants(
+def test_it_says_hello_with_a_credential_then_reports_and_hears_grants_and_aggregators(
     start_link: Callable[[str], Leader],
 ) -> None:
     flexod = Flexod()
@@ -133,6 +136,9 @@ def test_it_says_hello_with_a_credential_then_reports_and_hears_grants(
     assert flexod.heard[0].hello.job_id == 17
     assert leader.grants[0].grants[0].grant_id == "g1"
     assert flexod.credentials == ["stamp for /flexo.v1.JobService/Attach"]
+    flexod.to_say.put(pb.ToLeader(aggregators=pb.Aggregators(version=3)))
+    wait_until(lambda: leader.aggregators)
+    assert leader.aggregators[0].version == 3
     leader.link.close("done")
     wait_until(lambda: flexod.kinds() == ["hello", "report", "goodbye"])
     server.stop(None)

@@ -905,6 +905,7 @@ def pooled(monkeypatch: pytest.MonkeyPatch) -> jobs_pb2.Aggregators:
     """An assignment of flexod's, in a job that has asked for a pool."""
     monkeypatch.setenv(choice.VARIABLE, choice.SERVICE)
     monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, choice.POOL)
+    monkeypatch.setenv(choice.CORES_VARIABLE, "2")
     assigned = jobs_pb2.AssignedAggregator(host="c1", port=7000, token="t", share=1)
     return jobs_pb2.Aggregators(version=1, aggregators=[assigned])
 
@@ -945,6 +946,7 @@ def test_flexod_hears_how_aggregators_are_used_and_at_once_that_a_pool_is_asked_
 
     wait_until(lambda: told() and told()[-1].bytes == 50)
     assert told()[-1].wants_pool
+    assert job.leader._reporter.hello().reserves == 2
 
 
 def test_a_job_that_asks_for_no_pool_reports_nothing_of_aggregators(job: Job) -> None:
