@@ -359,12 +359,12 @@ class PoolMaster:
             self._revert(job, f"it was not profiled within {PROFILED_WITHIN_S:.0f} s", now)
 
     def _profile(self, job: PooledJob) -> None:
-        """Give a job temporary Aggregators; if none is idle, take an estimate for its profile."""
+        """Give a job temporary Aggregators; if none is or becomes idle, take an estimate for its profile."""
         idle = self._state.idle(self._state.open_to(job))
         if idle and job.use.size:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
-        elif (demand := job.estimated()) is not None:
+        elif not self._state.one_may_become_idle and (demand := job.estimated()) is not None:
             job.demand, job.provisional = demand, True
             self._place(job)
         else:

@@ -74,6 +74,12 @@ class PoolState:
         busy = {number for each in self.jobs.values() for number in self.numbers(each)}
         return sorted(set(numbers) - busy)
 
+    @property
+    def one_may_become_idle(self) -> bool:
+        """Whether a job is about to leave Aggregators: it is profiled, or leaves them now."""
+        profiled = any(job.stage is Stage.PROFILED for job in self.jobs.values())
+        return profiled or any(self.is_held(known.number) for known in self.known.values())
+
     def is_held(self, number: int, but: str = "") -> bool:
         """Whether a running job is connected to an Aggregator that is not assigned to it, as after flexod's
         restart. Nobody else is assigned there until that is clear."""

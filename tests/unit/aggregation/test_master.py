@@ -372,3 +372,13 @@ def test_a_job_that_is_late_to_leave_is_not_evicted_while_it_trains_there() -> N
     for _ in range(20):
         evicted += world.tick().evictions
     assert [each.job for each in evicted] == ["1"]
+
+
+def test_jobs_are_profiled_one_after_the_other_if_few_aggregators_are_idle() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    happened = world.run(200)
+    profiled = [each.job for each in happened if "profiled on Aggregators" in each.text]
+    assert profiled == [job.key for job in world.jobs.values()]
+    assert set(stages(world).values()) == {"shares"}
