@@ -27,7 +27,7 @@ from flexo.service.aggregator_service import AggregatorService
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, ServiceTimeouts
 from flexo.service.leader_registry import LeaderRegistry
-from flexo.service.server import ServiceRouter, Services, all_services, listen
+from flexo.service.server import AddressUnusable, ServiceRouter, Services, all_services, listen
 from flexo_cli import job_words
 from flexo_cli.as_json import status_as_json
 from flexo_protos.aggregation_token import check_for
@@ -71,7 +71,7 @@ async def port_of(services: Services) -> tuple[grpc.aio.Server, int]:
     for port in range(20_000 + os.getpid() % 20_000, 65_000):
         try:
             return await listen(f"127.0.0.1:{port}", PlainAuthenticator(), router), port
-        except Exception:
+        except AddressUnusable:
             continue
     raise AssertionError("no port is free")
 
