@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 from agent_process import FAULTS_VARIABLE
@@ -24,7 +26,9 @@ from trusting import Trusting
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.resources import Resources
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 from horovod_elastic import wire
+from horovod_elastic.core import choice
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.lease_places import open_lease
@@ -341,3 +345,63 @@ def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
         os.kill(pid, signal.SIGTERM)  # as Slurm does
     assert two.exit_codes() == {"n1": 143, "n2": 143}
     assert all(map(is_gone, workers))
+
+
+class Flexod(jobs_pb2_grpc.JobServiceServicer):
+    """Tells every leader of a job that trains the same Aggregators, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.reports: list[jobs_pb2.Report] = []
+        assigned = jobs_pb2.AssignedAggregator(host="127.0.0.1", port=1, token="t", share=1)
+        self.told = jobs_pb2.Aggregators(version=1, aggregators=[assigned])
+
+    def Attach(  # noqa: N802
+        self, request_iterator: Iterator[jobs_pb2.FromLeader], context: grpc.ServicerContext
+    ) -> Iterator[jobs_pb2.ToLeader]:
+        yield jobs_pb2.ToLeader(welcome=jobs_pb2.Welcome(report_interval_s=1))
+        told = False
+        for message in request_iterator:
+            if message.HasField("report"):
+                self.reports.append(message.report)
+                if message.report.generation and not told:
+                    told = True
+                    yield jobs_pb2.ToLeader(aggregators=self.told)
+
+
+@pytest.fixture
+def flexod() -> Iterator[tuple[Flexod, str]]:
+    service = Flexod()
+    server = grpc.server(ThreadPoolExecutor(8))
+    jobs_pb2_grpc.add_JobServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield service, f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.mark.processes
+def test_other_aggregators_take_one_generation_and_the_next_leader_knows_them(
+    job: Callable[..., Job], flexod: tuple[Flexod, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, address = flexod
+    for name, value in {
+        choice.VARIABLE: choice.SERVICE,
+        choice.AGGREGATORS_VARIABLE: choice.POOL,
+    }.items():
+        monkeypatch.setenv(name, value)
+    two = job("n1", "n2")
+    two.plan = replace(two.plan, daemon=address)
+    for node in ("n1", "n2"):
+        two.start(node)
+    two.wait_until("the generation for them", lambda: len(two.trace("go")) >= 2)
+    two.wait_for_batches("n1", "n2")
+    assert service.reports[-1].aggregation.wants_pool
+    assert [each["version"] for each in two.trace("aggregators")] == [1]
+    generations = len(two.trace("go"))
+    leader = two.leader()
+    two.agent(leader).kill()
+    two.wait_until("another leader", lambda: len(two.trace("leader")) >= 2)
+    two.wait_for_batches("n1", "n2", more=30)
+    assert len(two.trace("go")) == generations, "the next leader has them from its agents"
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
