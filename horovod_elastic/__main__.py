@@ -1,5 +1,5 @@
-"""The command `python -m horovod_elastic run|agent|share|hosts`: all that a job needs, for images without the
-daemon's extras.
+"""The command `python -m horovod_elastic run|agent|share|aggregator|hosts`: all that a job needs, for images
+without the daemon's extras.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ def main() -> int:
         from horovod_elastic.sharing.command import main as share
 
         return share(arguments)
+    if command == "aggregator":
+        from horovod_elastic.aggregation.pool import main as aggregator
+
+        return aggregator(arguments)
     if command == "hosts":
         from horovod_elastic import hosts
 
         return hosts.main(arguments)
-    print("usage: python -m horovod_elastic run|agent|share|hosts ...", file=sys.stderr)
+    print("usage: python -m horovod_elastic run|agent|share|aggregator|hosts ...", file=sys.stderr)
     return 2
 
 

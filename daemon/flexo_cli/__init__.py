@@ -45,6 +45,8 @@ def delegate(command: str, arguments: list[str]) -> int:
         from horovod_elastic.launcher import main as room
     elif command == "share":
         from horovod_elastic.sharing.command import main as room
+    elif command == "aggregator":
+        from horovod_elastic.aggregation.pool import main as room
     else:
         from horovod_elastic.hosts import main as room
     return room(arguments)

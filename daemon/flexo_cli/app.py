@@ -292,6 +292,12 @@ def share(context: typer.Context) -> None:
     raise typer.Exit(delegate("share", context.args))
 
 
+@app.command(context_settings=_PASSED_ON)
+def aggregator(context: typer.Context) -> None:
+    """Sum gradients of several jobs in this process, which flexod assigns to it (a pool's Aggregator)."""
+    raise typer.Exit(delegate("aggregator", context.args))
+
+
 def _patiently(call: Callable[[], _T], wait: bool) -> _T:
     """The answer to `call`; with `wait`, once the job has time for it."""
     said = ""

@@ -124,6 +124,12 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         [sharing]
         partition = "{SHARED_PARTITION}"
     """
+    if record.spec.aggregation:
+        text += """
+        [aggregation]
+        enabled = true
+        share = "all"
+    """
     return textwrap.dedent(text)
 
 

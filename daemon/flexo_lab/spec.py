@@ -60,6 +60,8 @@ class LabSpec:
     sharing: bool = False
     """True if the training nodes' GPUs can be shared: a second GRES on the device files, and a Prolog. The
     lab starts no coordinators."""
+    aggregation: bool = False
+    """True if flexod accepts pool Aggregators, which all users' jobs may share. The lab starts none."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
