@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from horovod_elastic import open_files
-from horovod_elastic.aggregation import place
+from horovod_elastic.aggregation import control, place
+from horovod_elastic.aggregation.control import AggregatorUsage
+from horovod_elastic.aggregation.doors import OwnDoor
 from horovod_elastic.aggregation.place import AggregatorPlace
 from horovod_elastic.aggregation.server import Server
 from horovod_elastic.trace import say
+
+TELL_S = 1.0
 
 
 def main() -> int:
@@ -28,13 +35,26 @@ def main() -> int:
     path.unlink(missing_ok=True)
     token = before.token if before is not None else place.new_token()
     try:
-        server = Server(str(path), asked.host, before.port if before is not None else 0, token)
+        server = Server(str(path), asked.host, before.port if before is not None else 0, OwnDoor(token))
         place.write(asked.folder, AggregatorPlace(asked.host, server.port, token))
     except OSError as error:
         say(f"the Aggregator cannot open its doors in {asked.folder}: {error}")
         return 1
+    threading.Thread(target=_tell_usage, args=(server, asked.folder), daemon=True).start()
     server.serve()
     return 0
+
+
+def _tell_usage(server: Server, folder: Path) -> None:
+    """Tell the agent every second what the job's sums are, as long as that changes."""
+    told: AggregatorUsage | None = None
+    while True:
+        time.sleep(TELL_S)
+        used = server.usage()
+        if used is not None and used != told:
+            with contextlib.suppress(OSError):  # the folder is gone when the job ends
+                control.tell_usage(folder, used)
+            told = used
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.heartbeat import Heartbeat
 from horovod_elastic.aggregation.memory import (
     InputMemory,
     KeyShape,
@@ -73,6 +74,8 @@ class AggregationClient:
         self._over = ""
         self._closing = False
         self._gone: set[int] = set()
+        self._answered = False
+        """Whether the present Aggregator, or the last one, has said anything."""
 
     def connect(self, within_s: float, given_up: Callable[[], bool]) -> None:
         """Meet the Aggregators of all nodes. Raises SumsFailed."""
@@ -181,7 +184,8 @@ class AggregationClient:
                     try:
                         self._hear(connection)
                     finally:
-                        lost_at = time.monotonic()
+                        if self._answered:
+                            lost_at = time.monotonic()
             except SumsFailed as error:
                 why = str(error)
                 break
@@ -227,8 +231,14 @@ class AggregationClient:
             frames.send(connection, frame)
 
     def _hear(self, connection: socket.socket) -> None:
+        self._answered = False
+        heartbeat = Heartbeat(connection, lambda: self._ask(connection))
         while True:
+            heartbeat.wait()
             frame, fds = frames.receive_with_fds(connection)
+            self._answered = True
+            if frame.kind is Kind.PONG:
+                continue
             if frame.kind in (Kind.DONE, Kind.REGISTERED) and frame.key >= len(self._keys):
                 raise BadFrame(f"{frame.kind.name} for the unknown key {frame.key}")
             if frame.kind is Kind.DONE:
@@ -241,6 +251,10 @@ class AggregationClient:
                 raise SumsFailed(frames.receive_text(connection, frame).decode(errors="replace"))
             else:
                 raise BadFrame(f"an Aggregator sends {frame.kind.name}")
+
+    def _ask(self, connection: socket.socket) -> bool:
+        self._send(connection, Frame(Kind.PING))
+        return True
 
     def _has_result(self, key: Key, fd: int) -> None:
         if key.result is None:

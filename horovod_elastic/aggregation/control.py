@@ -42,15 +42,14 @@ class AggregatorUsage:
     bytes: int
     """Bytes of all sums that the job's latest generation makes, each counted once."""
     rounds: int
-    """How many sums were made of the key that was summed most often in this generation."""
+    """How often the largest key was summed in this generation."""
     version: int
     """The version of the assignment in use; 0: none."""
 
 
 def assign(folder: Path, version: int, assigned: Sequence[AssignedAggregator]) -> None:
     """Have the next generation use this assignment. Raises OSError."""
-    said = [version, [[each.host, each.port, each.token, each.share] for each in assigned]]
-    write_file(folder / _ASSIGNMENT, json.dumps(said))
+    write_file(folder / _ASSIGNMENT, assignment_to_text(Assignment(version, tuple(assigned))))
 
 
 def assignment(folder: Path) -> Assignment:
@@ -59,6 +58,12 @@ def assignment(folder: Path) -> Assignment:
         return assignment_from_text((folder / _ASSIGNMENT).read_text())
     except (OSError, ValueError):
         return Assignment()
+
+
+def assignment_to_text(made: Assignment) -> str:
+    """The assignment as text."""
+    assigned = [[each.host, each.port, each.token, each.share] for each in made.assigned]
+    return json.dumps([made.version, assigned])
 
 
 def assignment_from_text(text: str) -> Assignment:

@@ -45,6 +45,12 @@ class Kind(enum.IntEnum):
     """Up: this end leaves in order."""
     FAILED = 12
     """Down, with a reason: the sums of this generation cannot go on."""
+    LEAVE_OUT = 13
+    """Up: the pool's Aggregator with the number in `key` is gone. Others sum its parts."""
+    PING = 14
+    """Up: is the Aggregator there?"""
+    PONG = 15
+    """Down: it is."""
 
 
 class Frame(NamedTuple):

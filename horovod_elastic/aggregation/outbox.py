@@ -10,10 +10,11 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import Frame
+from horovod_elastic.aggregation.meter import ThreadClock
 
 FLUSH_S = 1.0
 """Seconds that the end of a connection waits for frames on their way, such as the news of deaths."""
@@ -22,11 +23,16 @@ FLUSH_S = 1.0
 class Outbox:
     """The frames that are still to be sent on `connection`, in order. Any thread may add some."""
 
-    def __init__(self, connection: socket.socket, name: str) -> None:
+    def __init__(
+        self, connection: socket.socket, name: str, spent: Callable[[float], None] | None = None
+    ) -> None:
+        """`spent`: called with the CPU seconds that sending takes."""
         self._connection = connection
+        self._spent = spent
         self._waiting: deque[tuple[Frame, Sequence[bytes | memoryview]]] = deque()
         self._change = threading.Condition()
         self._ending = False
+        self._sending = False
         self._thread = threading.Thread(target=self._send_all, name=f"to-{name}", daemon=True)
         self._thread.start()
 
@@ -35,6 +41,15 @@ class Outbox:
         with self._change:
             self._waiting.append((frame, payload))
             self._change.notify()
+
+    def add_if_idle(self, frame: Frame) -> bool:
+        """Send this at once, unless something is being sent. Returns whether it is."""
+        with self._change:
+            if self._waiting or self._sending:
+                return False
+            self._waiting.append((frame, ()))
+            self._change.notify()
+            return True
 
     def end(self) -> None:
         """Send what is waiting, then shut the connection down. Does not wait."""
@@ -48,15 +63,19 @@ class Outbox:
         self._thread.join(within_s)
 
     def _send_all(self) -> None:
+        clock = ThreadClock(self._spent)
         try:
             while True:
                 with self._change:
+                    self._sending = False
                     while not self._waiting and not self._ending:
                         self._change.wait()
                     if not self._waiting:
                         break
                     frame, payload = self._waiting.popleft()
+                    self._sending = True
                 frames.send(self._connection, frame, payload)
+                clock.tick()
         except OSError:
             pass  # the receiving side of the connection notices it too
         with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod_elastic.aggregation.frames import BadFrame
@@ -32,7 +32,8 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """One node of a generation: its ranks, in ascending order, and its Aggregator."""
+    """One node of a generation: its ranks, in ascending order, and its Aggregator. One without ranks is a
+    pool's."""
 
     name: str
     ranks: tuple[int, ...]
@@ -40,21 +41,38 @@ class PlannedNode:
     port: int = 0
     token: str = ""
     """What this node's Aggregator wants to hear from those who connect."""
+    share: int = 1
+    """Of a pool's Aggregator: how many parts it sums, in proportion to the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One generation of a job. Its nodes are in the order of their lowest ranks, and so are sums."""
+    """One generation of a job. Its nodes are in the order of their lowest ranks, and so are sums.
+
+    Aggregators of a pool come last. If there are any, they sum all parts over the nodes.
+    """
 
     job: str
     generation: int
     nodes: tuple[PlannedNode, ...]
     part_bytes: int = PART_BYTES
+    version: int = 0
+    """The version of the assignment of the pool's Aggregators; 0: there are none."""
 
     @property
     def size(self) -> int:
         """The number of ranks."""
         return sum(len(node.ranks) for node in self.nodes)
+
+    def told_to(self, node: int) -> Plan:
+        """The plan as a pool's Aggregator is told it: of the others, it need not know where they are."""
+        return replace(
+            self,
+            nodes=tuple(
+                each if index == node else replace(each, host="", port=0, token="")
+                for index, each in enumerate(self.nodes)
+            ),
+        )
 
     def node_of(self, rank: int) -> int:
         """The index of the node with this rank. Raises ValueError if none has it."""
@@ -82,7 +100,9 @@ class Hello:
 def to_bytes(hello: Hello) -> bytes:
     """The message's bytes: JSON."""
     plan = hello.plan
-    nodes = [[node.name, list(node.ranks), node.host, node.port, node.token] for node in plan.nodes]
+    nodes = [
+        [node.name, list(node.ranks), node.host, node.port, node.token, node.share] for node in plan.nodes
+    ]
     return json.dumps(
         {
             "role": hello.role,
@@ -93,6 +113,7 @@ def to_bytes(hello: Hello) -> bytes:
             "job": plan.job,
             "generation": plan.generation,
             "part_bytes": plan.part_bytes,
+            "version": plan.version,
             "nodes": nodes,
         }
     ).encode()
@@ -107,6 +128,7 @@ def from_bytes(data: bytes) -> Hello:
             _number(said, "generation", 0, 2**62),
             tuple(map(_node, _list(said["nodes"]))),
             _number(said, "part_bytes", LEAST_PART_BYTES, MOST_PART_BYTES),
+            _number(said, "version", 0, 2**62),
         )
         _check(plan)
         role = Role(said["role"])
@@ -121,18 +143,20 @@ def _check(plan: Plan) -> None:
     if not 0 < plan.size <= MOST_RANKS:
         raise ValueError(f"a plan of {plan.size} ranks; 1 to {MOST_RANKS} are allowed")
     ranks = sorted(rank for node in plan.nodes for rank in node.ranks)
-    if ranks != list(range(plan.size)) or not all(node.ranks for node in plan.nodes):
+    if ranks != list(range(plan.size)):
         raise ValueError("a plan whose nodes do not have each rank once")
-    if [node.ranks[0] for node in plan.nodes] != sorted(node.ranks[0] for node in plan.nodes):
-        raise ValueError("a plan whose nodes are not in the order of their lowest ranks")
+    lowest = [node.ranks[0] if node.ranks else plan.size for node in plan.nodes]
+    if lowest != sorted(lowest):
+        raise ValueError("a plan whose nodes are not in the order of their lowest ranks, a pool's last")
 
 
 def _node(said: Any) -> PlannedNode:
-    name, ranks, host, port, token = _list(said)
+    name, ranks, host, port, token, share = _list(said)
     numbers = tuple(_whole(rank, "a rank", 0, MOST_RANKS) for rank in _list(ranks))
     if list(numbers) != sorted(set(numbers)):
         raise ValueError("a node whose ranks are not in ascending order")
-    return PlannedNode(str(name), numbers, str(host), _whole(port, "a port", 0, 65535), str(token))
+    port, share = _whole(port, "a port", 0, 65535), _whole(share, "a share", 1, 2**31)
+    return PlannedNode(str(name), numbers, str(host), port, str(token), share)
 
 
 def _list(said: Any) -> Sequence[Any]:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.heartbeat import Heartbeat
 from horovod_elastic.aggregation.outbox import Outbox
 from horovod_elastic.aggregation.plan import NEW, Hello, Role, to_bytes
+from horovod_elastic.trace import say
 
 if TYPE_CHECKING:
     from horovod_elastic.aggregation.session import Session
 
+LEFT_OUT_AFTER_S = 0.25
+"""Seconds after which a pool's Aggregator that is gone is left out. Others can take its place at once."""
 AWAY_S = 1.5
 """Seconds within which a root that is gone must be back. Then the job falls back to its own all-reduce."""
 PAUSE_S = 0.02
@@ -34,6 +38,8 @@ class RootLink:
         self._root = root
         self._address = address
         self._closed = threading.Event()
+        self._refused = ""
+        """Why the root refuses this job; "" if it does not."""
         self._connection: socket.socket | None = None
         self.outbox: Outbox | None = None
         """Where frames for the root go; None while there is no connection. Read under the session's lock."""
@@ -65,11 +71,22 @@ class RootLink:
                 why = str(error)
             if self._session.forget_root(self._root):
                 lost_at = time.monotonic()
-            if left:
+            if left and self._session.plan.nodes[self._root].ranks:
                 return
-            if time.monotonic() - lost_at > AWAY_S and not self._closed.is_set():
-                name = self._session.plan.nodes[self._root].name
-                self._session.fail(f"the Aggregator on {name} is gone: {why}")
+            if left:
+                self._refused = "it has sent this job away"
+            if self._closed.is_set():
+                return
+            node = self._session.plan.nodes[self._root]
+            if self._refused and not node.ranks:
+                say(f"the Aggregator at {node.name} is not used any more: {self._refused}")
+                self._session.leave_out(self._root)
+                return
+            if time.monotonic() - lost_at > (AWAY_S if node.ranks else LEFT_OUT_AFTER_S):
+                if node.ranks:
+                    self._session.fail(f"the Aggregator on {node.name} is gone: {why}")
+                else:
+                    self._session.leave_out(self._root)
                 return
             self._closed.wait(PAUSE_S)
 
@@ -84,14 +101,15 @@ class RootLink:
             if self._closed.is_set():
                 return
             sockets.watch(connection)
-            connection.settimeout(READY_WITHIN_S)
+            connection.settimeout(READY_WITHIN_S if node.ranks else CONNECT_S)
             keys = 0 if self._session.was_met(self._root) else NEW
-            hello = Hello(Role.NODE, own, self._root, node.token, plan, keys)
+            told = plan if node.ranks else plan.told_to(self._root)
+            hello = Hello(Role.NODE, own, self._root, node.token, told, keys)
             frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
             answer = frames.receive(connection)
             if answer.kind is not Kind.READY:
-                why = frames.receive_text(connection, answer).decode(errors="replace")
-                raise BadFrame(f"{answer.kind.name}: {why}")
+                self._refused = frames.receive_text(connection, answer).decode(errors="replace")
+                raise BadFrame(f"{answer.kind.name}: {self._refused}")
             connection.settimeout(None)
             outbox = Outbox(connection, f"root-{self._root}")
             try:
@@ -104,8 +122,12 @@ class RootLink:
 
     def _hear(self, connection: socket.socket, outbox: Outbox) -> None:
         scratch = memoryview(bytearray(1 << 16))
+        heartbeat = Heartbeat(connection, lambda: outbox.add_if_idle(Frame(Kind.PING)))
         while True:
+            heartbeat.wait()
             frame = frames.receive(connection)
+            if frame.kind is Kind.PONG:
+                continue
             if frame.kind is Kind.RESULT:
                 self._session.hear_result(connection, frame, scratch, self._root)
             elif frame.kind is Kind.FETCH:
@@ -115,5 +137,8 @@ class RootLink:
                 self._session.hear_drop(connection, frame)
             elif frame.kind is Kind.BYE:
                 return
+            elif frame.kind is Kind.FAILED:
+                self._refused = frames.receive_text(connection, frame).decode(errors="replace")
+                raise BadFrame(self._refused)
             else:
                 raise BadFrame(f"a root sends {frame.kind.name}")

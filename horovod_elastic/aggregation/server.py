@@ -7,46 +7,79 @@ to one generation's session, in a thread of its own.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import socket
 import threading
 import time
+from collections import deque
+from typing import NamedTuple
 
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
+from horovod_elastic.aggregation.control import AggregatorUsage
+from horovod_elastic.aggregation.doors import Door, Guest
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
+from horovod_elastic.aggregation.meter import JobMeter, JobUse
 from horovod_elastic.aggregation.plan import NEW, Hello, Role, from_bytes
 from horovod_elastic.aggregation.session import Session
+from horovod_elastic.aggregation.turns import FairTurns
 from horovod_elastic.trace import say
 
 HELLO_WITHIN_S = 5.0
 MOST_STRANGERS = 64
 """Limit of connections at a door that have not said yet who they are. One more, and the oldest is closed."""
+MOST_REMEMBERED = 64
 PAUSE_S = 0.05
 """Seconds until a door that has no descriptor left for a connection tries again."""
 
 
 class Server:
-    """The Aggregator of one node of one job."""
+    """An Aggregator: of one node of one job, or of a pool."""
 
-    def __init__(self, path: str, host: str, port: int, token: str) -> None:
-        """`path`: of the socket for workers. `port`: 0 for any. Raises OSError if one is taken."""
+    def __init__(self, path: str, host: str, port: int, door: Door) -> None:
+        """`path`: of the socket for workers; "": a pool's Aggregator has none. `port`: 0 for any.
+
+        Raises OSError if one is taken.
+        """
         self._host = host
-        self._token = token
-        self._local = socket.socket(socket.AF_UNIX)
-        self._local.bind(path)
-        self._local.listen(256)
+        self._door = door
+        self._local: socket.socket | None = None
+        if path:
+            self._local = socket.socket(socket.AF_UNIX)
+            self._local.bind(path)
+            self._local.listen(256)
         self._tcp = socket.create_server((host, port), backlog=256)
         self.port = int(self._tcp.getsockname()[1])
         self._lock = threading.Lock()
-        self._sessions: dict[int, Session] = {}
-        self._last_over = -1
-        """The latest generation that is over. Nobody is let into it again, nor into an earlier one."""
+        self._sessions: dict[_Name, Session] = {}
+        self._over: deque[_Name] = deque(maxlen=MOST_REMEMBERED)
+        """The latest generations that are over. Nobody is let into them again."""
+        self._complained_at = 0.0
+        self._turns = FairTurns()
+        self._meters: dict[str, JobMeter] = {}
 
     def serve(self) -> None:
         """Serve for ever."""
-        threading.Thread(target=self._accept, args=(self._tcp, True), daemon=True).start()
-        self._accept(self._local, False)
+        if self._local is not None:
+            threading.Thread(target=self._accept, args=(self._local, False), daemon=True).start()
+        self._accept(self._tcp, True)
+
+    def used(self) -> dict[str, JobUse]:
+        """What each job uses that is connected with a pool's Aggregator. The longest waits begin anew."""
+        with self._lock:
+            return {job: meter.look() for job, meter in self._meters.items()}
+
+    def usage(self) -> AggregatorUsage | None:
+        """What the latest generation's sums are, at a node's own Aggregator; None before the first."""
+        with self._lock:
+            latest = max(self._sessions, key=lambda name: name.generation, default=None)
+            return None if latest is None else self._sessions[latest].usage()
+
+    def evict(self, job: str) -> None:
+        """End all sums of a job. Its door has to be closed before."""
+        with self._lock:
+            ended = [session for name, session in self._sessions.items() if name.job == job]
+        for session in ended:
+            session.close()
 
     def _accept(self, door: socket.socket, is_tcp: bool) -> None:
         strangers = _Strangers()
@@ -65,13 +98,13 @@ class Server:
         try:
             try:
                 connection.settimeout(HELLO_WITHIN_S)
-                hello = self._hello(connection)
+                hello, guest = self._hello(connection)
                 connection.settimeout(None)
             finally:
                 strangers.go(connection)
-            self._serve(connection, hello)
+            self._serve(connection, hello, guest)
         except BadFrame as error:
-            say(f"the Aggregator closes a connection: {error}")
+            self._complain(f"the Aggregator closes a connection: {error}")
             with contextlib.suppress(OSError):
                 frames.send(connection, Frame(Kind.FAILED), (str(error).encode(errors="replace"),))
         except (OSError, EOFError):
@@ -79,56 +112,84 @@ class Server:
         finally:
             sockets.close(connection)
 
-    def _hello(self, connection: socket.socket) -> Hello:
+    def _complain(self, what: str) -> None:
+        """Say what is wrong with a connection; once a second, however many come."""
+        with self._lock:
+            now = time.monotonic()
+            says = now > self._complained_at + 1.0
+            if says:
+                self._complained_at = now
+        if says:
+            say(what)
+
+    def _hello(self, connection: socket.socket) -> tuple[Hello, Guest]:
         frame = frames.receive(connection)
         if frame.kind is not Kind.HELLO:
             raise BadFrame(f"{frame.kind.name} before HELLO")
         hello = from_bytes(frames.receive_text(connection, frame))
-        if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
-            raise BadFrame("the token is not this Aggregator's")
-        return hello
+        return hello, self._door.admit(hello.token)
 
-    def _serve(self, connection: socket.socket, hello: Hello) -> None:
+    def _serve(self, connection: socket.socket, hello: Hello, guest: Guest) -> None:
         if hello.role is Role.WORKER and connection.family != socket.AF_UNIX:
             raise BadFrame("a worker has to come by the socket of its node")
-        session = self._enter(hello)
+        if (self._local is None) != (not hello.plan.nodes[hello.to].ranks):
+            raise BadFrame("a pool's Aggregator sums for others only, and a node's own for its workers only")
+        name = _Name(guest.job, hello.plan.job, hello.plan.generation)
+        session = self._enter(name, hello, guest.quota)
         try:
             if hello.role is Role.WORKER:
                 session.serve_worker(connection, hello)
             else:
                 session.serve_node(connection, hello)
         finally:
-            self._leave(session)
+            self._leave(name, session)
 
-    def _enter(self, hello: Hello) -> Session:
+    def _enter(self, name: _Name, hello: Hello, quota: int) -> Session:
         """The session of the hello's generation. One that is over is there again for a node that was away.
 
         Such a node may not have heard that this node's workers are gone, and hears it from the new session.
         """
         plan, own = hello.plan, hello.to
         with self._lock:
-            session = self._sessions.get(plan.generation)
+            session = self._sessions.get(name)
             if session is None:
                 comes_back = hello.role is Role.NODE and hello.keys != NEW
-                if plan.generation <= self._last_over and not comes_back:
+                if name in self._over and not comes_back:
                     raise BadFrame(f"generation {plan.generation} is over")
-                session = self._sessions[plan.generation] = Session(plan, own, self._host)
+                session = Session(plan, own, self._host, self._meter(name.job), quota)
+                self._sessions[name] = session
             elif (session.plan, session.own) != (plan, own):
                 raise BadFrame(f"generation {plan.generation} has another plan")
             session.connections += 1
             return session
 
-    def _leave(self, session: Session) -> None:
+    def _meter(self, job: str) -> JobMeter | None:
+        """What counts for a job at a pool's Aggregator. A node's own Aggregator counts nothing."""
+        return None if self._local is not None else self._meters.setdefault(job, JobMeter(job, self._turns))
+
+    def _leave(self, name: _Name, session: Session) -> None:
         """End a session that is over, or whose connections have all ended before all workers came."""
         with self._lock:
             session.connections -= 1
-            generation, is_over = session.plan.generation, session.is_over()
-            if (session.connections and not is_over) or self._sessions.get(generation) is not session:
+            is_over = session.is_over()
+            if (session.connections and not is_over) or self._sessions.get(name) is not session:
                 return
-            del self._sessions[generation]
-            if is_over:
-                self._last_over = max(self._last_over, generation)
+            del self._sessions[name]
+            if is_over and self._local is not None:
+                self._over.append(name)
+            if not any(each.job == name.job for each in self._sessions):
+                self._meters.pop(name.job, None)
         session.close()
+
+
+class _Name(NamedTuple):
+    """What tells one generation's session from all others."""
+
+    job: str
+    """As the door knows it."""
+    run: str
+    """As its plan calls the job."""
+    generation: int
 
 
 class _Strangers:

@@ -6,6 +6,10 @@ the Aggregator that sums it over all nodes. Sums of a node go to the roots over 
 A root that dies is started again and knows nothing. So nodes that connect to it again say which results they
 have, and push again what they lack. A worker whose connection ends is gone: nobody waits for it, and what it
 had pushed counts. If all of a node's workers are gone, its parts have the next node as their root.
+
+Aggregators of a pool are nodes without workers. If the plan has any, they are the roots of all parts, in
+proportion to their shares. If one is gone, it is left out, and the others take its place; if all are gone,
+the nodes do.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from horovod_elastic.aggregation import adding, frames
+from horovod_elastic.aggregation.control import AggregatorUsage
+from horovod_elastic.aggregation.doors import UNLIMITED
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.key_state import Claim, KeyState
 from horovod_elastic.aggregation.memory import (
@@ -30,6 +36,7 @@ from horovod_elastic.aggregation.memory import (
     shape_from_bytes,
     shape_to_bytes,
 )
+from horovod_elastic.aggregation.meter import JobMeter, ThreadClock, no_turn
 from horovod_elastic.aggregation.outbox import Outbox
 from horovod_elastic.aggregation.plan import NEW, Hello, Plan
 from horovod_elastic.aggregation.root_link import RootLink
@@ -47,8 +54,19 @@ COME_BACK_S = 1.0
 class Session:
     """See the module. `own`: this Aggregator's node in the plan. Any thread may call it."""
 
-    def __init__(self, plan: Plan, own: int, address: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        own: int,
+        address: str,
+        meter: JobMeter | None = None,
+        quota: int = UNLIMITED,
+    ) -> None:
+        """`meter`, `quota`: of a pool's Aggregator, which serves several jobs."""
         self.plan = plan
+        self._meter = meter
+        self._quota = quota
+        self._turn = no_turn if meter is None else meter.turn
         self.own = own
         self._lock = threading.RLock()
         self._written = threading.Condition(self._lock)
@@ -73,8 +91,15 @@ class Session:
         """The roots that were reached."""
         self._early: list[tuple[int, KeyShape, int, Sequence[int], _Worker]] = []
         """Keys of workers that have no memory for results. Others may still bring it."""
-        others = [index for index in range(len(plan.nodes)) if index != own]
+        self._left_out: set[int] = set()
+        """The Aggregators of the pool that are gone."""
+        self._ranked = [index for index, node in enumerate(plan.nodes) if node.ranks]
+        """The nodes with workers."""
+        self._pool = [index for index, node in enumerate(plan.nodes) if not node.ranks]
+        others = [index for index in range(len(plan.nodes)) if index != own and self._ours]
         self._roots = {index: RootLink(self, index, address) for index in others}
+        if not self._ours:
+            self._complete.set()
 
     # --- who is there -------------------------------------------------------------------------------------
 
@@ -139,7 +164,8 @@ class Session:
             self._look_ready()
 
     def _lives(self, node: int) -> bool:
-        return not self._gone.issuperset(self.plan.nodes[node].ranks)
+        ranks = self.plan.nodes[node].ranks
+        return not self._gone.issuperset(ranks) if ranks else node not in self._left_out
 
     def serve_node(self, connection: socket.socket, hello: Hello) -> None:
         """Serve another node, whose sums of some parts this Aggregator adds up."""
@@ -153,7 +179,7 @@ class Session:
         with self._lock:
             if self._closed:
                 return
-            node = _Node(connection, index)
+            node = _Node(connection, index, None if self._meter is None else self._meter.spent)
             if self._gone:
                 node.outbox.add(*self._drop_frame(self._gone))
             before, self._nodes[index] = self._nodes.get(index), node
@@ -187,7 +213,8 @@ class Session:
         """Tell this node's workers, once everybody of the plan is connected with this Aggregator."""
         with self._lock:
             self._ready |= self._complete.is_set() and all(
-                (root.outbox is not None and index in self._nodes) or not self._lives(index)
+                (root.outbox is not None and (index in self._nodes or index in self._pool))
+                or not self._lives(index)
                 for index, root in self._roots.items()
             )
             for worker in self._workers.values() if self._ready else ():
@@ -202,15 +229,38 @@ class Session:
             before = {number: self._roots_of(number) for number in self._keys}
             self._gone |= new
             self._tell_gone(new)
-            for key, roots in before.items():
-                for part, root_before in enumerate(roots):
-                    if self.root_of(key, part) != root_before:
-                        self._tell_root(key, part)
-                        self._send_known(key, part)
-        self._look_complete()
+            self._tell_new_roots(before)
+        self._go_on(before)
+
+    def leave_out(self, root: int) -> None:
+        """Use this Aggregator of the pool no longer: it is gone. Others sum its parts."""
+        with self._lock:
+            if root in self._left_out or root not in self._pool or self._closed:
+                return
+            before = {number: self._roots_of(number) for number in self._keys}
+            self._left_out.add(root)
+            for index, link in self._roots.items():
+                if link.outbox is not None and index != root:
+                    link.outbox.add(Frame(Kind.LEAVE_OUT, root))
+            if root in self._roots:
+                self._end_link(root)
+            self._tell_new_roots(before)
+        self._go_on(before)
+
+    def _tell_new_roots(self, before: Mapping[int, Sequence[int]]) -> None:
+        """Tell the roots of all parts that had another root `before`, by key, what this node has."""
         for key, roots in before.items():
+            for part, root_before in enumerate(roots):
+                if self.root_of(key, part) != root_before:
+                    self._tell_root(key, part)
+                    self._send_known(key, part)
+
+    def _go_on(self, keys: Mapping[int, Sequence[int]]) -> None:
+        """Make the sums of these keys, by their parts, that nobody has to be waited for any more."""
+        self._look_complete()
+        for key, parts in keys.items():
             self._sum_workers(key)
-            for part in range(len(roots)):
+            for part in range(len(parts)):
                 self._sum_nodes(key, part)
 
     def _tell_gone(self, new: Iterable[int]) -> None:
@@ -222,10 +272,21 @@ class Session:
             if root.outbox is not None:
                 root.outbox.add(*frame)
             if not self._lives(index):
-                root.close()
-                root.outbox = None
-                for state in self._keys.values():
-                    state.lost(index)
+                self._end_link(index)
+
+    def _end_link(self, index: int) -> None:
+        self._roots[index].close()
+        self._roots[index].outbox = None
+        for state in self._keys.values():
+            state.lost(index)
+
+    def usage(self) -> AggregatorUsage:
+        """What this generation's sums are."""
+        with self._lock:
+            size = sum(state.shape.size for state in self._keys.values())
+            largest = max(self._keys.values(), key=lambda state: state.shape.size, default=None)
+            rounds = 0 if largest is None else largest.all_done()
+            return AggregatorUsage(size, rounds, self.plan.version)
 
     def _drop_frame(self, ranks: Iterable[int]) -> tuple[Frame, tuple[bytes]]:
         return Frame(Kind.DROP), (mask_of(sorted(ranks), self.plan.size),)
@@ -240,8 +301,13 @@ class Session:
                 worker.say(Frame(Kind.FAILED), why.encode())
 
     def is_over(self) -> bool:
-        """Whether all workers of this node have left, or are gone, or have heard that sums cannot go on."""
+        """Whether all workers of this node have left, or are gone, or have heard that sums cannot go on.
+
+        A pool's Aggregator has none. There, it is over when no node is connected.
+        """
         with self._lock:
+            if not self._ours:
+                return not self._nodes
             return not self._workers and (bool(self._failed) or self._left | self._gone >= self._ours)
 
     def close(self) -> None:
@@ -259,6 +325,8 @@ class Session:
                 _close_all(fds)
             for state in self._keys.values():
                 state.close()
+                if self._meter is not None:
+                    self._meter.register(-state.shape.size)
             self._early.clear()
             self._keys.clear()  # connections that end slowly must not keep the memory of sums
 
@@ -281,6 +349,8 @@ class Session:
                 self._hear_register(connection, frame, rank, fds, worker)
             elif frame.kind is Kind.DROP:
                 self.hear_drop(connection, frame)
+            elif frame.kind is Kind.PING:
+                worker.say(Frame(Kind.PONG))
             elif frame.kind is Kind.BYE:
                 return True
             else:
@@ -322,6 +392,7 @@ class Session:
                 raise EOFError("the generation is over")
             if key >= MOST_KEYS:
                 raise BadFrame(f"a key with the number {key}; a generation has at most {MOST_KEYS}")
+            self._charge(shape)
             own = os.dup(fd) if fd >= 0 else -1
             state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, own)
             for root in self._roots.values():
@@ -330,6 +401,15 @@ class Session:
         elif state.shape != shape:
             raise BadFrame(f"key {key} is {state.shape} to some and {shape} to others")
         return state
+
+    def _charge(self, shape: KeyShape) -> None:
+        """Count a new key. Raises BadFrame if the job has more than it may have."""
+        if self._meter is None:
+            return
+        registered = self._meter.register(shape.size)
+        if registered > self._quota:
+            self._meter.register(-shape.size)
+            raise BadFrame(f"{registered} bytes of gradients; the job's token allows {self._quota}")
 
     def _known(self, key: int) -> KeyState:
         if self._closed:
@@ -369,13 +449,25 @@ class Session:
     # --- nodes --------------------------------------------------------------------------------------------
 
     def root_of(self, key: int, part: int) -> int:
-        """The node whose Aggregator sums this part. The parts of all keys go around the nodes that live."""
-        count = len(self.plan.nodes)
+        """The node whose Aggregator sums this part. The parts of all keys go around those that live."""
+        pool = [index for index in self._pool if self._lives(index)]
+        if pool:
+            return self._by_share(pool, key + part)
+        count = len(self._ranked)
         for step in range(count):
-            node = (key + part + step) % count
+            node = self._ranked[(key + part + step) % count]
             if self._lives(node):
                 return node
         return self.own
+
+    def _by_share(self, pool: Sequence[int], number: int) -> int:
+        """The Aggregator of the pool that has this part, in proportion to the shares."""
+        number %= sum(self.plan.nodes[index].share for index in pool)
+        for index in pool:
+            number -= self.plan.nodes[index].share
+            if number < 0:
+                return index
+        raise AssertionError("the number is less than the sum of the shares")
 
     def _roots_of(self, key: int) -> list[int]:
         return [self.root_of(key, part) for part in range(len(self._keys[key].parts))]
@@ -406,6 +498,7 @@ class Session:
 
     def _hear_node(self, connection: socket.socket, node: int, outbox: Outbox) -> None:
         scratch = memoryview(bytearray(1 << 16))
+        clock = ThreadClock(None if self._meter is None else self._meter.spent)
         while True:
             frame = frames.receive(connection)
             if frame.kind is Kind.PUSH:
@@ -422,8 +515,13 @@ class Session:
                 self.hear_result(connection, frame, scratch, self.own)
             elif frame.kind is Kind.DROP:
                 self.hear_drop(connection, frame)
+            elif frame.kind is Kind.LEAVE_OUT:
+                self.leave_out(frame.key)
+            elif frame.kind is Kind.PING:
+                outbox.add(Frame(Kind.PONG))
             else:
                 raise BadFrame(f"a node sends {frame.kind.name}")
+            clock.tick()
 
     def hear_drop(self, connection: socket.socket, frame: Frame) -> None:
         """Hear of ranks that are gone. Raises BadFrame, EOFError, OSError."""
@@ -467,7 +565,7 @@ class Session:
             state = self._keys.get(key)
             if state is None or self.root_of(key, part) != self.own:
                 return
-            claim = state.claim(part, [*filter(self._lives, range(len(self.plan.nodes)))])
+            claim = state.claim(part, [*filter(self._lives, self._ranked)])
             wanted = None if claim is not None else state.to_fetch(part)
             if wanted is not None and wanted[0] in self._nodes:
                 self._nodes[wanted[0]].outbox.add(Frame(Kind.FETCH, key, part, wanted[1]))
@@ -476,7 +574,9 @@ class Session:
                 state.node_sum(part) if node == self.own else state.received(part, node)
                 for node in claim.summands
             ]
-            adding.add_up(summands, state.result.numbers[state.parts[part]], state.shape.dtype)
+            into = state.result.numbers[state.parts[part]]
+            with self._turn(into.nbytes * len(summands)):
+                adding.add_up(summands, into, state.shape.dtype)
             self._is_whole(key, state, part, claim.number, claim.mask)
 
     def _is_whole(self, key: int, state: KeyState, part: int, number: int, mask: bytes) -> None:
@@ -578,8 +678,8 @@ class Session:
 class _Node:
     """The connection of another node, which pushes to this Aggregator."""
 
-    def __init__(self, connection: socket.socket, index: int) -> None:
-        self.outbox = Outbox(connection, f"node-{index}")
+    def __init__(self, connection: socket.socket, index: int, spent: Callable[[float], None] | None) -> None:
+        self.outbox = Outbox(connection, f"node-{index}", spent)
         self.outbox.add(Frame(Kind.READY))
         self.over = threading.Event()
         """Set once nothing is received from the connection any more."""

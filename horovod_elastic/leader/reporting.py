@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 
 from flexo_protos import lease_place
 from flexo_protos.resources import Resources, rounded_up, to_message
@@ -17,6 +16,7 @@ from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.pooled_sums import PooledSums
 from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.succession import LeaseHandle
+from horovod_elastic.release import release
 
 POOLED_INTERVAL_S = 1.0
 """Interval of reports of a job that uses pool Aggregators: flexod has to notice soon what sharing costs."""
@@ -94,7 +94,7 @@ class Reporter:
             worker=to_message(base.shape),
             base_nodes=list(dict.fromkeys(node.host for node in base.nodes)),
             report=self._last or jobs_pb2.Report(),
-            flexo_version=_release(),
+            flexo_version=release(),
             term=self._lease.term,
             run=lease_place.parse(self._plan.leases).run,
             unit=base.unit if base.unit > 1 else 0,
@@ -137,14 +137,6 @@ class Reporter:
         base = self._plan.base
         shares = base.cohost and base.workers == 1
         return gpu_uses(base.nodes[0].host, base.job_id, os.environ) if shares else []
-
-
-def _release() -> str:
-    """The release of this package; "" if it is not installed, as in a checkout on PYTHONPATH."""
-    try:
-        return version("flexo")
-    except PackageNotFoundError:
-        return ""
 
 
 def _without_progress(report: jobs_pb2.Report | None) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,8 +22,12 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from local_job import LocalJob, local_job, train_at  # noqa: E402
+from local_job import BASE, LocalJob, local_job, train_at  # noqa: E402
 
+from flexo_protos import aggregation_token  # noqa: E402
+from flexo_protos.aggregation_token import AggregationToken  # noqa: E402
+from horovod_elastic.aggregation import control  # noqa: E402
+from horovod_elastic.aggregation.control import AssignedAggregator  # noqa: E402
 from horovod_elastic.core.choice import SERVICE  # noqa: E402
 
 DDP = HERE / "scripts" / "plain_ddp.py"
@@ -172,6 +178,48 @@ def check_horovod(job: LocalJob, dead: set[int]) -> None:
         used = Counter(sample for each in batches if each["epoch"] == epoch for sample in each["samples"])
         assert {sample for sample, times in used.items() if times > 1} <= excused
         assert epoch == last or len(used) == 400
+
+
+@contextmanager
+def pool_aggregator(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], AssignedAggregator]]:
+    """An Aggregator of a pool, with a token for the job."""
+    folder.mkdir()
+    key = secrets.token_bytes(aggregation_token.KEY_BYTES)
+    process = subprocess.Popen([sys.executable, str(HERE / "local_pool.py"), str(folder), key.hex()])
+    try:
+        while not (folder / "port").exists() or not (folder / "port").read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        content = AggregationToken(str(BASE), "somebody", 1 << 30, int(time.time()) + 3600)
+        port, token = int((folder / "port").read_text()), aggregation_token.sign(content, key)
+        yield process, AssignedAggregator("127.0.0.1", port, token)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_pools_aggregators_that_die_cost_no_mini_batch(tmp_path: Path) -> None:
+    """Two of them sum the parts of both nodes. When both are gone, the nodes' own do."""
+    with (
+        service_job(tmp_path / "job", DDP) as job,
+        pool_aggregator(tmp_path / "p1") as (one, assigned_one),
+        pool_aggregator(tmp_path / "p2") as (other, assigned_other),
+    ):
+        train_at(job, 2)
+        (own,) = aggregators(job)
+        folder = Path(own.cmdline()[own.cmdline().index("--folder") + 1])
+        control.assign(folder, 1, [assigned_one, assigned_other])
+        job.start("n1", 1)  # the next generation uses them
+        train_at(job, 3)
+        job.wait_until("the assignment", lambda: (used := control.usage(folder)) and used.version == 1)
+        for process in (one, other):
+            time.sleep(1)
+            process.kill()
+        time.sleep(1)
+        job.stop()
+        assert job.wait() == 0, job.output()
+        assert "all-reduce" not in job.output()
+        check_ddp(job, set())
 
 
 def test_a_job_without_aggregators_goes_on_with_its_all_reduce(tmp_path: Path) -> None:

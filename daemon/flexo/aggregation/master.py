@@ -44,6 +44,8 @@ GREEDY_CORES: Final = 0.05
 """if that is at least this part of a core more."""
 _RATE_S: Final = 5.0
 _MIB: Final = 1 << 20
+LEAST_QUOTA: Final = 64 * (1 << 20)
+"""The least bytes that a token allows. A script may exchange a little more than its gradients, later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +466,7 @@ class PoolMaster:
                 self._changed(job, before, "fewer Aggregators serve the same jobs")
 
     def _assignment(self, job: PooledJob) -> PoolAssignment:
-        quota = max(1, min(job.use.size, self._settings.quota_mib * _MIB))
+        quota = min(max(LEAST_QUOTA, 2 * job.use.size), self._settings.quota_mib * _MIB)
         return PoolAssignment(job.key, job.client.user, job.version, self._state.shares(job), quota)
 
 

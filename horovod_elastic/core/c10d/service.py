@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from horovod_elastic.aggregation import control
 from horovod_elastic.aggregation import place as place_of_aggregator
 from horovod_elastic.aggregation.client import AggregationClient, SumsFailed
+from horovod_elastic.aggregation.control import Assignment
 from horovod_elastic.aggregation.place import AggregatorPlace
 from horovod_elastic.aggregation.plan import (
     LEAST_PART_BYTES,
@@ -64,9 +66,9 @@ def connected(
             without = [rank for rank, each in enumerate(everybody) if not each]
             say(f"ranks {without} have no Aggregator: this generation uses its all-reduce")
         return None
-    client = AggregationClient(
-        str(place_of_aggregator.socket_path(folder)), _plan(place.generation, everybody), place.rank, failed
-    )
+    path = str(place_of_aggregator.socket_path(folder))
+    plan = _plan(place, everybody, _pool(place, store, folder))
+    client = AggregationClient(path, plan, place.rank, failed)
     try:
         client.connect(MEET_WITHIN_S, given_up)
     except SumsFailed as error:
@@ -85,15 +87,27 @@ def _own(folder: Path, given_up: Callable[[], bool]) -> AggregatorPlace | None:
     return None
 
 
-def _plan(generation: int, everybody: list[list[object]]) -> Plan:
+def _pool(place: RankPlacement, store: BroadcastStore, folder: Path) -> Assignment:
+    """The pool's Aggregators that rank 0 knows, for all ranks."""
+    if place.rank == 0:
+        store.set("sums/pool", control.assignment_to_text(control.assignment(folder)))
+    return control.assignment_from_text(store.get("sums/pool").decode())
+
+
+def _plan(place: RankPlacement, everybody: list[list[object]], pool: Assignment) -> Plan:
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank, (name, host, port, token) in enumerate(everybody):
         ranks.setdefault((name, host, port, token), []).append(rank)
-    nodes = (
+    nodes = [
         PlannedNode(str(name), tuple(on_it), str(host), int(str(port)), str(token))
         for (name, host, port, token), on_it in ranks.items()
-    )
-    return Plan(os.environ.get("FLEXO_JOB_ID", ""), generation, tuple(nodes), part_bytes())
+    ]
+    nodes += [
+        PlannedNode(f"{each.host}:{each.port} of the pool", (), each.host, each.port, each.token, each.share)
+        for each in pool.assigned
+    ]
+    run = f"{os.environ.get('FLEXO_JOB_ID', '')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return Plan(run, place.generation, tuple(nodes), part_bytes(), pool.version)
 
 
 def part_bytes(environment: Mapping[str, str] = os.environ) -> int:

@@ -33,8 +33,9 @@ _LOOK_S = 0.5
 class Sums:
     """The sums of one generation. Its ranks make the same calls in the same order.
 
-    `at_once`: how many sums of the same shapes may be under way. They use as many keys in turn, so that which
-    key a sum has follows from the program alone, never from how fast sums are.
+    `at_once`: how many sums of the same shapes may be under way. They use as many keys in turn, from the
+    beginning of each step on, so that which key a sum has follows from the program alone, never from how fast
+    sums are.
     """
 
     def __init__(self, client: AggregationClient, attendance: Attendance, at_once: int = 1) -> None:
@@ -68,6 +69,10 @@ class Sums:
         summing = Summing(self, slot)
         self._client.begin(slot.key, summing.ends)
         return summing
+
+    def begins_step(self) -> None:
+        """Use the keys from the first one on again."""
+        self._begun.clear()
 
     def share(self, size: int, offset: int, data: torch.Tensor | None) -> Sharing:
         """Begin to share `size` bytes with all ranks. Raises SumsFailed.

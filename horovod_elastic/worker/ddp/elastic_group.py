@@ -26,7 +26,7 @@ from horovod_elastic.worker.ddp.works import ByAggregators, Done, Guarded, Reduc
 if TYPE_CHECKING:
     from horovod_elastic.worker.ddp.units import Unit
 
-SUMS_AT_ONCE = 4
+SUMS_AT_ONCE = 8
 """How many buckets of one size may be summed by Aggregators at the same time."""
 KEPT_BYTES = 1 << 20
 """Tensors of the script's own collectives up to this size get their values back if the collective fails."""
@@ -389,7 +389,12 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._communicator.place.rank
 
     def missed_step(self) -> frozenset[int]:
-        """The ranks that have died before they could contribute to the last step. Each is told once."""
+        """The ranks that have died before they could contribute to the last step. Each is told once.
+
+        Another step begins.
+        """
+        if self._sums is not None:
+            self._sums.begins_step()
         if self._communicator is None:
             return frozenset()
         absent, before = self._communicator.absent(), self.gone

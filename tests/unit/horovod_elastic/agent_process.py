@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flexo_bench.local_job.agent import run_agent
+from flexo_bench.local_job.trusting import Trusting
 from flexo_protos.credentials import NotAuthentic
 from flexo_protos.leader_leases.lease import StoreUnavailable
 from horovod_elastic.agent.agent import Agent
