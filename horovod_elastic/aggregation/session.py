@@ -612,6 +612,8 @@ class Session:
             self._met.add(root)
             if self._gone:
                 outbox.add(*self._drop_frame(self._gone))
+            for left_out in self._left_out:
+                outbox.add(Frame(Kind.LEAVE_OUT, left_out))
             for key, state in self._keys.items():
                 outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(state.shape),))
                 for part in range(len(state.parts)):
