@@ -1,7 +1,7 @@
 """The help of the commands as data, for the manual pages and the reference on the site.
 
-The help comes from the parsers: typer's for `flexo`, argparse's for `flexod`. Two commands parse their
-arguments themselves; their usage text is taken as it is.
+The help comes from the parsers: typer's for `flexo`, argparse's for `flexod` and `flexo aggregator`. Some
+commands parse their arguments themselves; their usage text is taken as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
 from flexo_cli.exit_codes import ExitCode
 from flexo_protos.credentials import SOCKET_VARIABLE
 from horovod_elastic import hosts, launcher
+from horovod_elastic.aggregation import pool
 from horovod_elastic.sharing import command as share
 
 _USAGES = {"run": launcher.USAGE, "hosts": hosts.USAGE, "share": share.USAGE}
@@ -97,6 +98,8 @@ def _command(called: str, command: object) -> CommandHelp:
     name, text = called.rpartition(" ")[2], command.help or ""
     if name in _USAGES:
         return CommandHelp(called, text, "", (), verbatim=_USAGES[name])
+    if name == "aggregator":
+        return CommandHelp(called, text, "[OPTIONS]", tuple(_parser_options(pool.make_parser())))
     context = typer.Context(command, info_name=called)
     usage = _BRACES.sub(r"\1", " ".join(command.collect_usage_pieces(context)))
     if not isinstance(command, TyperGroup):

@@ -13,7 +13,7 @@ import sys
 import flexo
 from flexo_protos.installing import how_to_install
 
-DELEGATED = ("run", "hosts", "share")
+DELEGATED = ("run", "hosts", "share", "aggregator")
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ _MIB = 1 << 20
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until SIGTERM, and until the jobs have gone elsewhere. Returns the exit code."""
-    asked = _parse(arguments)
+    asked = make_parser().parse_args(arguments)
     flexod = asked.flexod or daemon_address()
     if not flexod:
         say("no flexod is configured: set FLEXO_DAEMON, or give --flexod=HOST:PORT")
@@ -54,11 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     hello = aggregators_pb2.AggregatorHello(
         host=host,
         port=server.port,
-        memory_bytes=asked.memory_mib * _MIB,
+        memory_bytes=(asked.memory_mib or _half_of_the_memory()) * _MIB,
         network_bytes_per_s=round(asked.network_gbit * 1e9 / 8),
         cores=1,
         token_key=key,
-        slurm_job_id=int(os.environ.get("SLURM_JOB_ID") or 0),
         flexo_version=release(),
     )
     link = FlexodLink(flexod, hello, server, door)
@@ -71,24 +70,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line of `flexo aggregator`."""
     parser = argparse.ArgumentParser(prog="flexo aggregator", description=__doc__.partition("\n")[0])
     parser.add_argument("--flexod", metavar="HOST:PORT", help="default: $FLEXO_DAEMON, or flexo.toml's")
     parser.add_argument("--host", help="this node's address for jobs (default: the one towards flexod)")
     parser.add_argument("--port", type=int, default=0, help="the port for jobs (default: any)")
     parser.add_argument(
         "--memory-mib",
+        metavar="MIB",
         type=_memory_mib,
-        default=_half_of_the_memory(),
-        help="memory for the gradients of all jobs, in MiB (default: half of what is free: %(default)s)",
+        help="memory for the gradients of all jobs (default: half of what is free)",
     )
     parser.add_argument(
         "--network-gbit",
+        metavar="GBIT",
         type=float,
         default=10.0,
         help="bandwidth of the network interface in each direction, in Gbit/s (default: %(default)g)",
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _memory_mib(text: str) -> int:

@@ -93,7 +93,7 @@ def test_a_job_gets_a_token_that_only_its_aggregator_accepts(world):
     (offer,) = world.assigned[JobKey(1)].offers
     mine, theirs = (first, other) if offer.host == "c1" else (other, first)
     token = check_for(offer.token, mine.key, world.cluster.now, "1")
-    assert (token.user, token.quota) == ("ada", 10 * MB)
+    assert (token.user, token.quota) == ("ada", 64 << 20)
     with pytest.raises(BadToken):
         check_for(offer.token, theirs.key, world.cluster.now, "1")
 

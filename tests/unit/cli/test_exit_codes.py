@@ -18,6 +18,7 @@ WITHOUT_JSON = {
     "completion": "prints a script",
     "run": "its output is the training's",
     "hosts": "its output is horovodrun's protocol",
+    "aggregator": "it serves until it is told to end, and prints nothing",
     "share": "its output is the training's; `flexo share status` has --json",
     "lab shell": "its output is the command's",
     "yarn history": "its output is JSON without an option",
@@ -43,7 +44,7 @@ def test_every_command_whose_output_is_its_own_has_json(name: str) -> None:
     assert "--json" in [option for parameter in ALL[name].params for option in parameter.opts]
 
 
-@pytest.mark.parametrize("name", sorted(ALL.keys() - {"run", "hosts", "share"}))
+@pytest.mark.parametrize("name", sorted(ALL.keys() - {"run", "hosts", "share", "aggregator"}))
 def test_an_option_that_no_command_has_is_a_usage_error_everywhere(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -382,7 +382,9 @@ def test_version_prints_the_version(flexo_run: Run) -> None:
 
 def test_help_lists_the_commands_that_live_elsewhere(flexo_run: Run) -> None:
     _, out, _ = flexo_run("--help")
-    assert all(f" {command} " in out for command in ("run", "hosts", "lab", "scale", "share", "why"))
+    assert all(
+        f" {command} " in out for command in ("aggregator", "run", "hosts", "lab", "scale", "share", "why")
+    )
 
 
 _DELEGATION = """
@@ -413,7 +415,13 @@ def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("command", "module"), [("run", "launcher"), ("hosts", "hosts"), ("share", "sharing.command")]
+    ("command", "module"),
+    [
+        ("run", "launcher"),
+        ("hosts", "hosts"),
+        ("share", "sharing.command"),
+        ("aggregator", "aggregation.pool"),
+    ],
 )
 def test_commands_of_jobs_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
     command: str, module: str
