@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
+import pickle
 import random
 import signal
 import socket
@@ -280,7 +280,8 @@ class Ranks:
             each.start()
         for each in self.all:
             assert each.met.wait(BOUND_S)
-        assert not [each.error for each in self.all if each.error]
+        errors = [each.error for each in self.all if each.error]
+        assert not errors, errors
         for each in self.all:
             each.go.set()
 
@@ -332,11 +333,21 @@ class RankProcess:
     """A rank in a process of its own. It sums until it is killed."""
 
     def __init__(self, plan: Plan, rank: int, socket_path: str, shapes: Sequence[KeyShape]) -> None:
-        self._context = multiprocessing.get_context("spawn")
-        self._process = self._context.Process(target=_be_rank, args=(plan, rank, socket_path, shapes))
+        self._what = pickle.dumps((plan, rank, socket_path, shapes))
 
     def __enter__(self) -> RankProcess:
-        self._process.start()
+        begin = (
+            "import pickle, sys; from summing_world import be_rank; be_rank(*pickle.load(sys.stdin.buffer))"
+        )
+        modules = os.pathsep.join([str(HERE.parents[3]), str(HERE), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", begin],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": modules},
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(self._what)
+        self._process.stdin.close()
         return self
 
     def kill(self) -> None:
@@ -344,10 +355,11 @@ class RankProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.join()
+        self._process.wait()
 
 
-def _be_rank(plan: Plan, rank: int, socket_path: str, shapes: Sequence[KeyShape]) -> None:
+def be_rank(plan: Plan, rank: int, socket_path: str, shapes: Sequence[KeyShape]) -> None:
+    """Sum as this rank, for longer than any test lasts."""
     each = Rank(plan, rank, socket_path, shapes, 1_000_000)
     each.start()
     each.go.set()
