@@ -14,11 +14,10 @@ the nodes do.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from horovod_elastic.aggregation import adding, frames
@@ -38,7 +37,9 @@ from horovod_elastic.aggregation.memory import (
 )
 from horovod_elastic.aggregation.meter import JobMeter, ThreadClock, no_turn
 from horovod_elastic.aggregation.outbox import Outbox
+from horovod_elastic.aggregation.peers import Node, Worker
 from horovod_elastic.aggregation.plan import NEW, Hello, Plan
+from horovod_elastic.aggregation.root_choice import RootChoice
 from horovod_elastic.aggregation.root_link import RootLink
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ class Session:
         """Notified when a part's result is not being written any more."""
         self._ours = frozenset(plan.nodes[own].ranks)
         self._keys: dict[int, KeyState] = {}
-        self._gone: set[int] = set()
+        self._choice = RootChoice(plan, own)
         self._left: set[int] = set()
-        self._workers: dict[int, _Worker] = {}
-        self._nodes: dict[int, _Node] = {}
+        self._workers: dict[int, Worker] = {}
+        self._nodes: dict[int, Node] = {}
         """The connections of other nodes, which push to this Aggregator."""
         self._failed = ""
         self._closed = False
@@ -89,13 +90,8 @@ class Session:
         """Whether another Aggregator was here before. Workers have not long to find this one."""
         self._met: set[int] = set()
         """The roots that were reached."""
-        self._early: list[tuple[int, KeyShape, int, Sequence[int], _Worker]] = []
+        self._early: list[tuple[int, KeyShape, int, Sequence[int], Worker]] = []
         """Keys of workers that have no memory for results. Others may still bring it."""
-        self._left_out: set[int] = set()
-        """The Aggregators of the pool that are gone."""
-        self._ranked = [index for index, node in enumerate(plan.nodes) if node.ranks]
-        """The nodes with workers."""
-        self._pool = [index for index, node in enumerate(plan.nodes) if not node.ranks]
         others = [index for index in range(len(plan.nodes)) if index != own and self._ours]
         self._roots = {index: RootLink(self, index, address) for index in others}
         if not self._ours:
@@ -105,7 +101,7 @@ class Session:
 
     def serve_worker(self, connection: socket.socket, hello: Hello) -> None:
         """Serve a worker of this node until it leaves. The connection's own thread calls it."""
-        rank, worker = hello.number, _Worker(connection, max(hello.keys, 0))
+        rank, worker = hello.number, Worker(connection, max(hello.keys, 0))
         with self._lock:
             if refusal := self._failed or self._refusal(rank):
                 worker.say(Frame(Kind.FAILED), refusal.encode())
@@ -130,7 +126,7 @@ class Session:
             return f"generation {self.plan.generation} is over"
         if rank not in self._ours:
             return f"rank {rank} is not on this node"
-        return f"rank {rank} counts as gone" if rank in self._gone else ""
+        return f"rank {rank} counts as gone" if rank in self._choice.gone else ""
 
     def _note_predecessor(self, hello: Hello) -> None:
         """Wait only a short time for workers, if one of them or another node has met an Aggregator here."""
@@ -148,7 +144,7 @@ class Session:
     def _look_complete(self) -> None:
         """Connect with the other nodes, once this node's workers are here with their keys."""
         with self._lock:
-            here = self._workers.keys() | self._gone | self._left
+            here = self._workers.keys() | self._choice.gone | self._left
             if self._closed or not here >= self._ours:
                 return
             if any(worker.keys_to_come for worker in self._workers.values()):
@@ -159,13 +155,9 @@ class Session:
                 for key, shape, rank, fds, worker in early:
                     self._register(key, shape, rank, fds, worker)
                 for index, root in self._roots.items():
-                    if self._lives(index):
+                    if self._choice.lives(index):
                         root.begin()
             self._look_ready()
-
-    def _lives(self, node: int) -> bool:
-        ranks = self.plan.nodes[node].ranks
-        return not self._gone.issuperset(ranks) if ranks else node not in self._left_out
 
     def serve_node(self, connection: socket.socket, hello: Hello) -> None:
         """Serve another node, whose sums of some parts this Aggregator adds up."""
@@ -179,9 +171,9 @@ class Session:
         with self._lock:
             if self._closed:
                 return
-            node = _Node(connection, index, None if self._meter is None else self._meter.spent)
-            if self._gone:
-                node.outbox.add(*self._drop_frame(self._gone))
+            node = Node(connection, index, None if self._meter is None else self._meter.spent)
+            if self._choice.gone:
+                node.outbox.add(*self._drop_frame(self._choice.gone))
             before, self._nodes[index] = self._nodes.get(index), node
         try:
             if before is not None:  # both would receive into the same memory
@@ -213,8 +205,8 @@ class Session:
         """Tell this node's workers, once everybody of the plan is connected with this Aggregator."""
         with self._lock:
             self._ready |= self._complete.is_set() and all(
-                (root.outbox is not None and (index in self._nodes or index in self._pool))
-                or not self._lives(index)
+                (root.outbox is not None and (index in self._nodes or index in self._choice.pool))
+                or not self._choice.lives(index)
                 for index, root in self._roots.items()
             )
             for worker in self._workers.values() if self._ready else ():
@@ -223,11 +215,11 @@ class Session:
     def drop(self, ranks: Iterable[int]) -> None:
         """Wait no longer for these ranks, which are gone. What they have pushed counts."""
         with self._lock:
-            new = set(ranks) - self._gone
+            new = set(ranks) - self._choice.gone
             if not new or self._closed:
                 return
             before = {number: self._roots_of(number) for number in self._keys}
-            self._gone |= new
+            self._choice.gone |= new
             self._tell_gone(new)
             self._tell_new_roots(before)
         self._go_on(before)
@@ -235,10 +227,10 @@ class Session:
     def leave_out(self, root: int) -> None:
         """Use this Aggregator of the pool no longer: it is gone. Others sum its parts."""
         with self._lock:
-            if root in self._left_out or root not in self._pool or self._closed:
+            if root in self._choice.left_out or root not in self._choice.pool or self._closed:
                 return
             before = {number: self._roots_of(number) for number in self._keys}
-            self._left_out.add(root)
+            self._choice.left_out.add(root)
             for index, link in self._roots.items():
                 if link.outbox is not None and index != root:
                     link.outbox.add(Frame(Kind.LEAVE_OUT, root))
@@ -251,7 +243,7 @@ class Session:
         """Tell the roots of all parts that had another root `before`, by key, what this node has."""
         for key, roots in before.items():
             for part, root_before in enumerate(roots):
-                if self.root_of(key, part) != root_before:
+                if self._choice.root_of(key, part) != root_before:
                     self._tell_root(key, part)
                     self._send_known(key, part)
 
@@ -271,7 +263,7 @@ class Session:
         for index, root in self._roots.items():
             if root.outbox is not None:
                 root.outbox.add(*frame)
-            if not self._lives(index):
+            if not self._choice.lives(index):
                 self._end_link(index)
 
     def _end_link(self, index: int) -> None:
@@ -308,7 +300,7 @@ class Session:
         with self._lock:
             if not self._ours:
                 return not self._nodes
-            return not self._workers and (bool(self._failed) or self._left | self._gone >= self._ours)
+            return not self._workers and (bool(self._failed) or self._left | self._choice.gone >= self._ours)
 
     def close(self) -> None:
         """Leave the other nodes in order, and end all connections."""
@@ -332,7 +324,7 @@ class Session:
 
     # --- workers of this node -----------------------------------------------------------------------------
 
-    def _hear_worker(self, connection: socket.socket, rank: int, worker: _Worker) -> bool:
+    def _hear_worker(self, connection: socket.socket, rank: int, worker: Worker) -> bool:
         """Hear a worker. Returns whether it left in order; otherwise the connection broke."""
         while True:
             try:
@@ -357,7 +349,7 @@ class Session:
                 raise BadFrame(f"a worker sends {frame.kind.name}")
 
     def _hear_register(
-        self, connection: socket.socket, frame: Frame, rank: int, fds: Sequence[int], worker: _Worker
+        self, connection: socket.socket, frame: Frame, rank: int, fds: Sequence[int], worker: Worker
     ) -> None:
         try:
             shape = shape_from_bytes(frames.receive_text(connection, frame))
@@ -372,7 +364,7 @@ class Session:
             worker.keys_to_come = max(0, worker.keys_to_come - 1)
             self._look_complete()
 
-    def _register(self, key: int, shape: KeyShape, rank: int, fds: Sequence[int], worker: _Worker) -> None:
+    def _register(self, key: int, shape: KeyShape, rank: int, fds: Sequence[int], worker: Worker) -> None:
         try:
             if not fds:
                 raise BadFrame("a worker's key has no memory")
@@ -423,7 +415,7 @@ class Session:
         """Sum this node's workers, if all that live have pushed, and pass the sum on part by part."""
         with self._lock:
             state = self._keys.get(key)
-            claim = None if state is None else state.node_ready(self._ours - self._gone)
+            claim = None if state is None else state.node_ready(self._ours - self._choice.gone)
         if state is not None and claim is not None:
             for part in range(len(state.parts)):
                 if state.done(part) < claim.number:
@@ -448,33 +440,12 @@ class Session:
 
     # --- nodes --------------------------------------------------------------------------------------------
 
-    def root_of(self, key: int, part: int) -> int:
-        """The node whose Aggregator sums this part. The parts of all keys go around those that live."""
-        pool = [index for index in self._pool if self._lives(index)]
-        if pool:
-            return self._by_share(pool, key + part)
-        count = len(self._ranked)
-        for step in range(count):
-            node = self._ranked[(key + part + step) % count]
-            if self._lives(node):
-                return node
-        return self.own
-
-    def _by_share(self, pool: Sequence[int], number: int) -> int:
-        """The Aggregator of the pool that has this part, in proportion to the shares."""
-        number %= sum(self.plan.nodes[index].share for index in pool)
-        for index in pool:
-            number -= self.plan.nodes[index].share
-            if number < 0:
-                return index
-        raise AssertionError("the number is less than the sum of the shares")
-
     def _roots_of(self, key: int) -> list[int]:
-        return [self.root_of(key, part) for part in range(len(self._keys[key].parts))]
+        return [self._choice.root_of(key, part) for part in range(len(self._keys[key].parts))]
 
     def _tell_root(self, key: int, part: int, *, have: bool = True) -> None:
         """Push this node's sum of a part to the part's root, or tell it that this node `have`s its result."""
-        state, root = self._keys[key], self.root_of(key, part)
+        state, root = self._keys[key], self._choice.root_of(key, part)
         number, mask = state.own_sum(part)
         if root == self.own:
             if number:
@@ -491,7 +462,7 @@ class Session:
     def _send_known(self, key: int, part: int) -> None:
         """Send a part's result, if this root has just become it, to nodes that pushed before it knew."""
         state = self._keys[key]
-        if self.root_of(key, part) == self.own:
+        if self._choice.root_of(key, part) == self.own:
             for node in state.behind(part):
                 if node in self._nodes:
                     self._nodes[node].outbox.add(*self._result(key, state, part))
@@ -563,9 +534,9 @@ class Session:
             return
         with self._lock:
             state = self._keys.get(key)
-            if state is None or self.root_of(key, part) != self.own:
+            if state is None or self._choice.root_of(key, part) != self.own:
                 return
-            claim = state.claim(part, [*filter(self._lives, self._ranked)])
+            claim = state.claim(part, [*filter(self._choice.lives, self._choice.ranked)])
             wanted = None if claim is not None else state.to_fetch(part)
             if wanted is not None and wanted[0] in self._nodes:
                 self._nodes[wanted[0]].outbox.add(Frame(Kind.FETCH, key, part, wanted[1]))
@@ -584,7 +555,7 @@ class Session:
         with self._lock:
             all_there = state.is_whole(part, number, mask)
             self._written.notify_all()
-            if self.root_of(key, part) == self.own:
+            if self._choice.root_of(key, part) == self.own:
                 result = self._result(key, state, part)
                 for node in self._nodes.values():
                     node.outbox.add(*result)
@@ -605,19 +576,19 @@ class Session:
     def reached_root(self, root: int, outbox: Outbox) -> None:
         """Tell a root that was just reached everything that it needs."""
         with self._lock:
-            if self._closed or not self._lives(root):
+            if self._closed or not self._choice.lives(root):
                 outbox.end()
                 return
             self._roots[root].outbox = outbox
             self._met.add(root)
-            if self._gone:
-                outbox.add(*self._drop_frame(self._gone))
-            for left_out in self._left_out:
+            if self._choice.gone:
+                outbox.add(*self._drop_frame(self._choice.gone))
+            for left_out in self._choice.left_out:
                 outbox.add(Frame(Kind.LEAVE_OUT, left_out))
             for key, state in self._keys.items():
                 outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(state.shape),))
                 for part in range(len(state.parts)):
-                    if self.root_of(key, part) == root:
+                    if self._choice.root_of(key, part) == root:
                         self._tell_root(key, part)
         self._look_ready()
 
@@ -655,14 +626,14 @@ class Session:
             with self._lock:
                 state.gives_up(frame.part)
                 self._written.notify_all()
-                if whole := whole and self.root_of(frame.key, frame.part) == root:
+                if whole := whole and self._choice.root_of(frame.key, frame.part) == root:
                     self._is_whole(frame.key, state, frame.part, frame.round, bytes(mask))
             if not whole:
                 self._sum_nodes(frame.key, frame.part)
 
     def _wants(self, frame: Frame, state: KeyState, root: int) -> bool:
         """Whether to receive a result, once nothing else is written into its memory."""
-        while self.root_of(frame.key, frame.part) == root and frame.round > state.done(frame.part):
+        while self._choice.root_of(frame.key, frame.part) == root and frame.round > state.done(frame.part):
             if not state.is_busy(frame.part):
                 return True
             self._written.wait()  # for a root before, whose connection is closed
@@ -675,51 +646,6 @@ class Session:
             return (
                 self._result(frame.key, state, frame.part) if state.done(frame.part) == frame.round else None
             )
-
-
-class _Node:
-    """The connection of another node, which pushes to this Aggregator."""
-
-    def __init__(self, connection: socket.socket, index: int, spent: Callable[[float], None] | None) -> None:
-        self.outbox = Outbox(connection, f"node-{index}", spent)
-        self.outbox.add(Frame(Kind.READY))
-        self.over = threading.Event()
-        """Set once nothing is received from the connection any more."""
-        self._connection = connection
-
-    def end(self) -> None:
-        """Hear nothing more, and send what is waiting."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RD)
-        self.outbox.end()
-
-
-class _Worker:
-    """The connection of a worker of this node. Frames to it are small, and the worker always reads."""
-
-    def __init__(self, connection: socket.socket, keys_to_come: int) -> None:
-        self.keys_to_come = keys_to_come
-        """How many keys of an Aggregator that is gone the worker has not registered yet."""
-        self._connection = connection
-        self._lock = threading.Lock()
-        self._knows = False
-
-    def say(self, frame: Frame, text: bytes = b"") -> None:
-        with self._lock, contextlib.suppress(OSError):
-            frames.send(self._connection, frame, (text,) if text else ())
-
-    def ready(self) -> None:
-        if not self._knows:
-            self._knows = True
-            self.say(Frame(Kind.READY))
-
-    def send_fd(self, frame: Frame, fd: int) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            frames.send_with_fds(self._connection, frame, [fd])
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
 
 
 def _close_all(fds: Iterable[int]) -> None:
