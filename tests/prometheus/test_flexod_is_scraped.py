@@ -30,13 +30,13 @@ ALERTS = FILES / "alerts.yml"
 WITHIN_S = 60.0
 sys.path.append(str(ROOT / "tests" / "unit" / "metrics"))
 
-from flexod_told import LENDING, SHARING, Told  # noqa: E402
+from flexod_told import LENDING, POOL, SHARING, Told  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    """flexod with a shared GPU, after a cycle, a command of Slurm's, an event and a late reclaim."""
-    made = Told(loans=LENDING, jobs=(SHARING,))
+    """flexod with a shared GPU and a pool Aggregator, after a cycle, a command and a late reclaim."""
+    made = Told(loans=LENDING, jobs=(SHARING,), pool=POOL)
     made.counters.cycle_ended("done", 0.1)
     made.counters.command_ended("squeue", "done", 0.05)
     made.counters.loans_ended([PastLoan("i1", 0.0, "", 100.0, 280.0, "demand", 290.0, 295.0, 0, 1)])
