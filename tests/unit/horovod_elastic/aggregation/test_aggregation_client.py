@@ -59,7 +59,7 @@ class PlayedAggregator:
 
     def send(self, frame: Frame, text: bytes = b"") -> None:
         assert self._peer is not None
-        frames.send(self._peer, frame, (text,))
+        frames.send(self._peer, frame, (text,) if text else ())  # who ends at the frame takes no more
 
     def register(self) -> int:
         """Hear a key's registration, and answer it. How many descriptors came along."""
