@@ -23,8 +23,15 @@ from flexo.service.aggregator_registry import AggregatorConnection, AggregatorRe
 from flexo.service.authentication import account, caller
 from flexo.service.budgets import STANDARD, Budgets, RefusalLimits, TokenBucket
 from flexo.service.logs import LimitedLog
-from flexo.service.streams import Refused, StreamWriter, malformed_is_refused, read, unless_quiet, within
-from flexo_protos.connections import hang_up_on
+from flexo.service.streams import (
+    Refused,
+    StreamWriter,
+    malformed_is_refused,
+    read,
+    unless_quiet,
+    until_one_ends,
+    within,
+)
 from flexo_protos.v1 import aggregators_pb2, aggregators_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
@@ -111,24 +118,15 @@ class AggregatorService(aggregators_pb2_grpc.AggregatorServiceServicer):
     ) -> None:
         writer = StreamWriter(context)
         registry.attach(connection)
-        ends = [
-            asyncio.ensure_future(end)
-            for end in (
+        try:
+            await until_one_ends(
                 self._hear(registry, connection, context),
                 self._tell(connection, writer),
                 self._until_replaced(connection),
                 self._until_closed(),
             )
-        ]
-        try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in done:
-                end.result()
         finally:
             registry.detach(connection)
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
             await writer.finish()
 
     async def _hear(
@@ -163,14 +161,7 @@ class AggregatorService(aggregators_pb2_grpc.AggregatorServiceServicer):
             if not self._leadership.holds():
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "this flexod is not the active one any more")
             message.epoch = self._leadership.epoch
-            try:
-                async with asyncio.timeout(self._timeouts.write_within_s):
-                    await writer.say(message)
-            except TimeoutError:
-                # gRPC would keep message and call for as long as there is a connection
-                await asyncio.to_thread(hang_up_on, {connection.peer})
-                text = f"the Aggregator has read nothing for {self._timeouts.write_within_s:.0f} s"
-                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+            await writer.say_within(self._timeouts.write_within_s, message, "Aggregator")
             message = pool_wire.to_aggregator(await connection.next_to_tell())
 
     async def _until_replaced(self, connection: AggregatorConnection) -> None:

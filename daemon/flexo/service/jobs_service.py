@@ -29,8 +29,15 @@ from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, RefusalLimits, TokenBucket
 from flexo.service.leader_registry import LeaderConnection, LeaderRegistry, StaleLeader
 from flexo.service.logs import LimitedLog
-from flexo.service.streams import Refused, StreamWriter, malformed_is_refused, read, unless_quiet, within
-from flexo_protos.connections import hang_up_on
+from flexo.service.streams import (
+    Refused,
+    StreamWriter,
+    malformed_is_refused,
+    read,
+    unless_quiet,
+    until_one_ends,
+    within,
+)
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
@@ -181,24 +188,15 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 peer=connection.peer,
                 release=introduced.release or "unknown",
             )
-        ends = [
-            asyncio.ensure_future(end)
-            for end in (
+        try:
+            await until_one_ends(
                 self._hear(connection, introduced, context),
                 self._tell(connection, writer),
                 self._until_replaced(connection),
                 self._until_closed(),
             )
-        ]
-        try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in done:
-                end.result()
         finally:
             self._registry.detach(connection)
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
             await writer.finish()
             if logged:
                 _log.info("leader detached", job=str(introduced.key), peer=connection.peer)
@@ -269,14 +267,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             if not self._leadership.holds():
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "this flexod is not the active one any more")
             message.epoch = self._leadership.epoch
-            try:
-                async with asyncio.timeout(WRITE_WITHIN_S):
-                    await writer.say(message)
-            except TimeoutError:
-                # gRPC would keep message and call for as long as there is a connection
-                await asyncio.to_thread(hang_up_on, {connection.peer})
-                text = f"the leader has not read what it is told for {WRITE_WITHIN_S:.0f} s"
-                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+            await writer.say_within(WRITE_WITHIN_S, message, "leader")
             message = wire.to_leader(await connection.next_to_tell())
 
     async def _until_replaced(self, connection: LeaderConnection) -> None:

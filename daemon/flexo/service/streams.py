@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from flexo.service import wire
+from flexo_protos.connections import hang_up_on
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -44,6 +45,17 @@ class StreamWriter:
         self._saying = asyncio.ensure_future(self._context.write(message.SerializeToString()))
         await asyncio.shield(self._saying)
 
+    async def say_within(self, seconds: float, message: Message, caller: str) -> None:
+        """Send a message. If the `caller` does not read it in time, end its connection, and raise Refused."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.say(message)
+        except TimeoutError:
+            # gRPC would keep message and call for as long as there is a connection
+            await asyncio.to_thread(hang_up_on, {self._context.peer()})
+            text = f"the {caller} has not read what it is told for {seconds:.0f} s"
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+
     async def finish(self) -> None:
         """Wait for the message under way, but not for a caller that never reads."""
         if self._saying is not None:
@@ -59,6 +71,19 @@ def malformed_is_refused() -> Iterator[None]:
         yield
     except wire.Malformed as error:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+
+async def until_one_ends(*ends: Coroutine[None, None, None]) -> None:
+    """Run these side by side until one of them ends, and end the others. Raises what it has raised."""
+    running = [asyncio.ensure_future(end) for end in ends]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def read(context: Context) -> bytes | None:
