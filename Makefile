@@ -52,7 +52,7 @@ demo-sharing: ## a second job on GPUs that others hold, on the same kind of clus
 	@$(BIN)/python -m flexo_demos.sharing $(ARGS)
 
 test: usual := and not thorough
-test: ## lint, the plugin's own checks, and the tests of what users rely on (29 minutes on two cores, set-up aside)
+test: ## lint, the plugin's own checks, and the tests of what users rely on (about 35 minutes on two cores, set-up aside)
 test-all: export FLEXO_THOROUGH := yes
 test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
 test test-all:

@@ -35,16 +35,22 @@ class FlexodLink:
         self._hello = hello
         self._server = server
         self._door = door
-        self._leaving = threading.Event()
+        self.is_leaving = False
+        """Whether this Aggregator is to end: flexod says so, or `leave` was called."""
+        self._told_leaving = threading.Event()
         self._over = threading.Event()
         self._epoch = 0
         self._said = ""
         threading.Thread(target=self._keep_open, name="flexod-link", daemon=True).start()
 
     def leave(self) -> None:
-        """Tell flexod that this Aggregator is about to end, and let no job in any more."""
+        """Let no job in any more, and tell flexod so with the next status. A signal handler may call it."""
         self._door.is_draining = True
-        self._leaving.set()
+        self.is_leaving = True
+
+    def wait_until_told(self) -> None:
+        """Wait until flexod has been told; not longer than that takes, if it is there."""
+        self._told_leaving.wait(2 * STATUS_S)
 
     def close(self) -> None:
         """End the stream."""
@@ -89,7 +95,10 @@ class FlexodLink:
     def _tell(self) -> Iterator[pb.FromAggregator]:
         yield pb.FromAggregator(hello=self._hello)
         while not self._over.is_set():
-            yield pb.FromAggregator(status=self._status())
+            status = self._status()
+            yield pb.FromAggregator(status=status)
+            if status.leaving:  # and it is sent: gRPC asks for the next message
+                self._told_leaving.set()
             self._over.wait(STATUS_S)
 
     def _status(self) -> pb.AggregatorStatus:
@@ -103,7 +112,7 @@ class FlexodLink:
             )
             for job, use in self._server.used().items()
         ]
-        return pb.AggregatorStatus(jobs=jobs, cpu_s=time.process_time(), leaving=self._leaving.is_set())
+        return pb.AggregatorStatus(jobs=jobs, cpu_s=time.process_time(), leaving=self.is_leaving)
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:

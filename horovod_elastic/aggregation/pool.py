@@ -26,13 +26,14 @@ from horovod_elastic.release import release
 from horovod_elastic.trace import say
 
 LEAVES_WITHIN_S = 20.0
-"""Seconds after SIGTERM for jobs to go elsewhere. Clusters often leave 30 s."""
+"""Seconds for jobs to go elsewhere. Clusters often leave 30 s after SIGTERM."""
+PAUSE_S = 0.2
 LEAST_MEMORY = 1 << 26
 _MIB = 1 << 20
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM, and until the jobs have gone elsewhere. Returns the exit code."""
+    """Serve until SIGTERM or flexod ends it, and the jobs have gone elsewhere. Returns the exit code."""
     asked = make_parser().parse_args(arguments)
     flexod = asked.flexod or daemon_address()
     if not flexod:
@@ -47,9 +48,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, network.NoAddress) as error:
         say(f"the pool's Aggregator cannot begin: {error}")
         return 1
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
     threading.Thread(target=server.serve, daemon=True).start()
     hello = aggregators_pb2.AggregatorHello(
         host=host,
@@ -61,11 +59,14 @@ def main(arguments: list[str] | None = None) -> int:
         flexo_version=release(),
     )
     link = FlexodLink(flexod, hello, server, door)
-    over.wait()
-    link.leave()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: link.leave())
+    while not link.is_leaving:
+        time.sleep(PAUSE_S)
+    link.wait_until_told()
     deadline = time.monotonic() + LEAVES_WITHIN_S
     while server.used() and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(PAUSE_S)
     link.close()
     return 0
 
