@@ -60,33 +60,32 @@ class RootLink:
             outbox.end()
 
     def _run(self) -> None:
+        node = self._session.plan.nodes[self._root]
+        of_pool = not node.ranks
         lost_at = time.monotonic()
         why = "it never answered"
         while not self._closed.is_set():
-            left = False
             try:
                 self._serve()
-                left = True
+                if not of_pool:
+                    return
+                self._refused = "it has sent this job away"
             except (OSError, EOFError, ValueError) as error:
                 why = str(error)
-            if self._session.forget_root(self._root):
-                lost_at = time.monotonic()
-            if left and self._session.plan.nodes[self._root].ranks:
-                return
-            if left:
-                self._refused = "it has sent this job away"
+            finally:
+                if self._session.forget_root(self._root):
+                    lost_at = time.monotonic()
             if self._closed.is_set():
                 return
-            node = self._session.plan.nodes[self._root]
-            if self._refused and not node.ranks:
+            if of_pool and self._refused:
                 say(f"the Aggregator at {node.name} is not used any more: {self._refused}")
                 self._session.leave_out(self._root)
                 return
-            if time.monotonic() - lost_at > (AWAY_S if node.ranks else LEFT_OUT_AFTER_S):
-                if node.ranks:
-                    self._session.fail(f"the Aggregator on {node.name} is gone: {why}")
-                else:
+            if time.monotonic() - lost_at > (LEFT_OUT_AFTER_S if of_pool else AWAY_S):
+                if of_pool:
                     self._session.leave_out(self._root)
+                else:
+                    self._session.fail(f"the Aggregator on {node.name} is gone: {why}")
                 return
             self._closed.wait(PAUSE_S)
 
