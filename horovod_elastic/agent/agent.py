@@ -178,7 +178,7 @@ class Agent:
         self._workers = {
             kept.order.worker_id: LocalWorker(kept.order, spoke=kept.spoke, heard_at=time.monotonic())
             for kept in supervisor.kept
-            if kept.order.worker_id != aggregator.WORKER_ID
+            if kept.order.worker_id not in aggregator.PROCESS_IDS
         }
         self._ended_ones: list[_Ended] = []
         """Workers that have ended, of which the next leader may not know."""
@@ -233,7 +233,7 @@ class Agent:
             terminated=lambda: self._events.put(self._on_taken_back),
             failed=self._crash,
         )
-        if choice.sums_by_service() and not self._supervisor.keeps(aggregator.WORKER_ID):
+        if choice.sums_by_service():
             self._aggregator.start()
         self._wait_for_the_kept()
         self._seek(None)
@@ -559,8 +559,8 @@ class Agent:
         return command
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
-        if worker_id == aggregator.WORKER_ID:
-            self._aggregator.ended(exit_code)
+        if worker_id in aggregator.PROCESS_IDS:
+            self._aggregator.ended(worker_id, exit_code)
             return
         worker = self._workers.get(worker_id)
         if worker is None:

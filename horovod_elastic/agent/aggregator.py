@@ -1,6 +1,7 @@
-"""The Aggregator of this node (`--core=service`): a process beside the workers, started again when it dies.
+"""The Aggregator of this node (`--core=service`): two processes beside the workers, replaced as they die.
 
-Like the workers it is the supervisor's child, so it outlives the agent.
+One of them serves. The other one waits for its death, because Python takes longer to start than a mini-batch
+may wait. Like the workers they are the supervisor's children, so they outlive the agent.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from horovod_elastic.aggregation.control import AssignedAggregator
 from horovod_elastic.core import choice
 from horovod_elastic.trace import say
 
-WORKER_ID = "aggregator"
-"""What the supervisor calls the process. No worker's id is this word."""
+PROCESS_IDS = ("aggregator", "aggregator-2")
+"""What the supervisor calls the processes. No worker's id is one of these words."""
 _MODULES = Path(__file__).resolve().parents[2]
 STARTS_AGAIN = 100
-"""How often one agent starts the process again. A job without it uses its own all-reduce."""
+"""How often one agent starts processes again. A job without any uses its own all-reduce."""
 
 
 class LocalAggregator:
@@ -30,21 +31,24 @@ class LocalAggregator:
     def __init__(self, supervisor: SupervisorLink, host: str) -> None:
         self._supervisor = supervisor
         self._host = host
-        self._starts = 0
+        self._started_again = 0
         self._wants_pool = choice.wants_pool()
         self.assigned = _known(supervisor.folder) if self._wants_pool else jobs_pb2.Aggregators()
         """The last assignment of pool Aggregators, for the next leader. An earlier agent may have heard of
         it."""
 
     def start(self) -> None:
-        """Start the process."""
-        self._starts += 1
+        """Start the processes that no earlier agent has started."""
+        for process_id in PROCESS_IDS:
+            if not self._supervisor.keeps(process_id):
+                self._start(process_id)
+
+    def _start(self, process_id: str) -> None:
         folders = (str(_MODULES), os.environ.get("PYTHONPATH", ""))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         command = [sys.executable, "-m", "horovod_elastic.aggregation"]
         command += ["--folder", str(self._supervisor.folder), "--host", self._host]
-        order = pb.StartWorker(worker_id=WORKER_ID)
-        self._supervisor.start(order, command, environment, deaf=True)
+        self._supervisor.start(pb.StartWorker(worker_id=process_id), command, environment, deaf=True)
 
     def assign(self, told: jobs_pb2.Aggregators) -> None:
         """Have the next generation use these Aggregators; none: the job's own."""
@@ -67,14 +71,15 @@ class LocalAggregator:
             return None
         return pb.AggregatorUsage(bytes=used.bytes, rounds=used.rounds, version=used.version)
 
-    def ended(self, exit_code: int) -> None:
-        """Start the process again."""
-        self._supervisor.forget(WORKER_ID)
-        if self._starts > STARTS_AGAIN:
-            say(f"this node's Aggregator has ended {self._starts} times and is not started again")
+    def ended(self, process_id: str, exit_code: int) -> None:
+        """Start one of the processes again. If it served, the other one does now."""
+        self._supervisor.forget(process_id)
+        if self._started_again == STARTS_AGAIN:
+            say(f"this node's Aggregator has ended {STARTS_AGAIN + 1} times and is not started again")
             return
+        self._started_again += 1
         say(f"this node's Aggregator has ended with {exit_code} and is started again")
-        self.start()
+        self._start(process_id)
 
 
 def _known(folder: Path) -> jobs_pb2.Aggregators:

@@ -1,4 +1,7 @@
-"""An Aggregator's process. It serves one node of one job, and ends with the supervisor that started it."""
+"""An Aggregator's process. It serves one node of one job, and ends with the supervisor that started it.
+
+A node has two of them. The second one has loaded everything, and waits for the first one's death.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ TELL_S = 1.0
 
 
 def main() -> int:
-    """Serve until killed."""
+    """Serve until killed, once no other process serves in the folder."""
     parser = argparse.ArgumentParser(prog="python -m horovod_elastic.aggregation", description=__doc__)
     parser.add_argument("--folder", required=True, type=Path, help="where this node's workers find it")
     parser.add_argument("--host", required=True, help="this node's address for other nodes' Aggregators")
@@ -30,11 +33,12 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # signals of a job are its workers' and its agent's
     open_files.raise_limit()  # every worker's memory of a key takes one
-    before = place.read(asked.folder)
     path = place.socket_path(asked.folder)
-    path.unlink(missing_ok=True)
-    token = before.token if before is not None else place.new_token()
     try:
+        place.take(asked.folder)
+        before = place.read(asked.folder)
+        token = before.token if before is not None else place.new_token()
+        path.unlink(missing_ok=True)
         server = Server(str(path), asked.host, before.port if before is not None else 0, OwnDoor(token))
         place.write(asked.folder, AggregatorPlace(asked.host, server.port, token))
     except OSError as error:

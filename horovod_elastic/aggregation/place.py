@@ -1,19 +1,22 @@
 """Where a node's Aggregator is: the files in its folder, by which its workers find it.
 
-The folder is the node's own and only the job's user can read it. A second Aggregator in it takes the first
-one's place, with the same port and token, so that the other nodes find it again.
+The folder is the node's own and only the job's user can read it. A second Aggregator in it waits until the
+first one is dead, and takes its place with the same port and token, so that the other nodes find it again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VARIABLE = "FLEXO_AGGREGATOR"
 """Environment variable of workers: the folder of their node's Aggregator."""
-_FILE, _SOCKET = "aggregator.json", "aggregator"
+_FILE, _SOCKET, _LOCK = "aggregator.json", "aggregator", "aggregator.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,26 @@ class AggregatorPlace:
 def socket_path(folder: Path) -> Path:
     """The path of the socket at which an Aggregator serves the workers of its node."""
     return folder / _SOCKET
+
+
+def take(folder: Path) -> int:
+    """Wait until no other process is the folder's Aggregator, and be it until this process ends.
+
+    Returns the descriptor that stands for it. The kernel closes it as the process dies, and so wakes up the
+    next one at once. Raises OSError.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.truncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def holder(folder: Path) -> int:
+    """The process that is the folder's Aggregator, or was it last; 0 if none was."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / _LOCK).read_text())
+    return 0
 
 
 def read(folder: Path) -> AggregatorPlace | None:

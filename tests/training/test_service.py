@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +42,11 @@ def service_job(folder: Path, script: Path, *arguments: str, workers: int = 2) -
         yield job
 
 
-def aggregators(job: LocalJob) -> list[psutil.Process]:
-    """The job's Aggregators: children of its supervisors."""
-    found = []
-    for supervisor in job.supervisors.values():
-        if supervisor.poll() is None:
-            children = psutil.Process(supervisor.pid).children()
-            found += [each for each in children if "horovod_elastic.aggregation" in each.cmdline()]
-    return found
-
-
-def kill_aggregators(job: LocalJob) -> int:
-    """Kill those that are there; return how many."""
-    killed = 0
-    for each in aggregators(job):
-        try:
+def kill_aggregators(job: LocalJob) -> None:
+    """Kill those that serve, and those that would take their place."""
+    for each in job.aggregator_processes():
+        with suppress(psutil.NoSuchProcess):
             each.kill()
-            killed += 1
-        except psutil.NoSuchProcess:
-            pass
-    return killed
 
 
 def pids(job: LocalJob, world: int) -> dict[int, int]:
@@ -100,7 +85,8 @@ def test_aggregators_that_are_killed_change_no_bit(tmp_path: Path) -> None:
             train_at(job, 2)
             for _ in range(kills):
                 time.sleep(dice.uniform(0.2, 0.6))
-                assert kill_aggregators(job) == 1
+                job.wait_until("the one that waited", job.aggregators)
+                job.aggregators()[0].kill()
             assert job.wait() == 0, job.output()
             assert job.output().count("is started again") == kills
             assert "generation 2" not in job.output(), "the job stayed as it was"
@@ -206,7 +192,7 @@ def test_a_pools_aggregators_that_die_cost_no_mini_batch(tmp_path: Path) -> None
         pool_aggregator(tmp_path / "p2") as (other, assigned_other),
     ):
         train_at(job, 2)
-        (own,) = aggregators(job)
+        (own,) = job.aggregators()
         folder = Path(own.cmdline()[own.cmdline().index("--folder") + 1])
         control.assign(folder, 1, [assigned_one, assigned_other])
         job.start("n1", 1)  # the next generation uses them

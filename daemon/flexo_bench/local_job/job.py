@@ -22,6 +22,7 @@ import psutil
 from flexo_bench.local_job.trusting import Trusting
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.resources import Resources
+from horovod_elastic.aggregation import place
 from horovod_elastic.core.choice import TORCH, VARIABLE
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
@@ -71,7 +72,16 @@ class LocalJob:
                     child.terminate()
 
     def aggregators(self) -> list[psutil.Process]:
-        """The Aggregators that live: children of supervisors."""
+        """The Aggregators that live and serve their nodes."""
+        found = []
+        for each in self.aggregator_processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                folder = each.cmdline()[each.cmdline().index("--folder") + 1]
+                found += [each] if each.pid == place.holder(Path(folder)) else []
+        return found
+
+    def aggregator_processes(self) -> list[psutil.Process]:
+        """Those that serve, and those that wait for their death: children of supervisors."""
         found = []
         for supervisor in self.supervisors.values():
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -39,7 +39,7 @@ class AggregatorProcess:
 
     def __init__(self, folder: Path, jitter: int | None = None, *, hasty: bool = False) -> None:
         self.folder = folder
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self._jitter = jitter
         self._hasty = hasty
         self._process: subprocess.Popen[bytes] | None = None
