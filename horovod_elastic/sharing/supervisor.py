@@ -13,12 +13,10 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +27,7 @@ from horovod_elastic.sharing import cpu_time, introduction
 from horovod_elastic.sharing.environment import SUPERVISOR
 from horovod_elastic.sharing.introduction import BadMessage
 from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, NoPage, OpportunisticPage, Page
+from horovod_elastic.sharing.socket_folder import socket_folder
 from horovod_elastic.sharing.watchdog import is_stale
 
 STOP_S, END_S = 2.0, 60.0
@@ -94,23 +93,25 @@ class Supervisor:
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run `command` to its end; its exit code, or ENDED. Raises OSError if it cannot be started."""
-        folder = Path(tempfile.mkdtemp(prefix="flexo-share-"))
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind(str(folder / "supervisor"))
-                listener.listen(16)
-                added = {**environment, SUPERVISOR: str(folder / "supervisor")}
-                self._process = subprocess.Popen(
-                    list(command), env=added, process_group=0, preexec_fn=_die_with(os.getpid())
-                )
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    if signal.getsignal(number) is not signal.SIG_IGN:  # else the job is to go on, too
-                        signal.signal(number, self._pass_on)
-                code = self._watch(listener)
-        finally:
-            self._signal(signal.SIGKILL)
-            shutil.rmtree(folder, ignore_errors=True)
+        with socket_folder() as folder:
+            try:
+                code = self._run(command, environment, folder / "supervisor")
+            finally:
+                self._signal(signal.SIGKILL)
         return ENDED if self._ended else 128 - code if code < 0 else code
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str], address: Path) -> int:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(address))
+            listener.listen(16)
+            added = {**environment, SUPERVISOR: str(address)}
+            self._process = subprocess.Popen(
+                list(command), env=added, process_group=0, preexec_fn=_die_with(os.getpid())
+            )
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # else the job is to go on, too
+                    signal.signal(number, self._pass_on)
+            return self._watch(listener)
 
     def _watch(self, listener: socket.socket) -> int:
         assert self._process is not None
