@@ -27,7 +27,7 @@ from elastic_jobs import (
 from native_horovod import BOTH_CORES
 
 from flexo_lab import Lab
-from horovod_elastic.core.choice import VARIABLE
+from horovod_elastic.core.choice import HOROVOD, VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,7 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
     options, environment = ("-n", "2", "--gpus-per-task=1"), (f"{VARIABLE}={core}",)
     job = submit("counting.py", options=options, elastic="2-4", environment=environment)
     job.wait_for_size(4)
-    everybody = set(job.workers())
+    everybody, ended = set(job.workers()), set[int]()
     for rank in (1, 2, 0):  # beside rank 0 in the base, the first of the satellite, who leads
         victim = next(event for event in reversed(job.events("enter")) if event["rank"] == rank)
         killed = time.time()
@@ -140,9 +140,12 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
         job.wait_until("training without it", lambda killed=killed: went_on(job, killed))
         job.wait_for_size(4, after=killed)
         survivors, everybody = everybody - {victim["pid"]}, set(job.workers())
-        assert survivors < everybody, "who survives is the same process, and one has come anew"
         assert len(everybody) == 4
         assert victim["pid"] not in everybody
+        ended |= survivors - everybody
+        assert survivors & everybody, "who survives is the same process"
+    # Horovod's own threads may end a survivor, too (docs/core.md). The torch core's do not.
+    assert not ended or core == HOROVOD, job.findings()
 
     killed, step = time.time(), job.steps_committed()[-1]
     agents_of_satellites(job)[0].kill()
@@ -155,7 +158,7 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
     assert {int(pid) for pid in job.committing(2, after=killed)} < everybody
     job.stop()
     done = job.check_finished()
-    job.check_steps(lost=4)
+    job.check_steps(lost=4 + len(ended))
     # What was summed up is right only if the survivors went on from exactly their last commit.
     assert {event["total"] for event in done} == {sum(range(done[0]["steps"]))}
 
