@@ -42,6 +42,9 @@ GREEDY: Final = 1.5
 """A job is greedy from this multiple of its profile's CPU time on, and"""
 GREEDY_CORES: Final = 0.05
 """if that is at least this part of a core more."""
+TOO_SLOW: Final = 1.5
+"""A job whose iterations take this multiple of their time on its own Aggregators does not stay in the pool,
+even if no other job is there: a link or a machine of the pool is too slow for it."""
 _RATE_S: Final = 5.0
 _MIB: Final = 1 << 20
 LEAST_QUOTA: Final = 64 * (1 << 20)
@@ -115,7 +118,7 @@ class PoolMaster:
         self._see_jobs(now, clients, running)
         self._rate(now)
         for job in list(self._state.jobs.values()):
-            self._measure(job)
+            self._measure(job, now)
         self._watch(now)
         for job in sorted(self._state.jobs.values(), key=lambda each: each.key):
             self._advance(job, now)
@@ -192,6 +195,7 @@ class PoolMaster:
             return
         # CPU time and iterations change with the size, so they are measured again where the job is
         job.mark = job.breach_from = None
+        job.own_iteration_s = 0.0
         if job.stage is Stage.SHARED:
             job.provisional = True
         else:
@@ -252,18 +256,22 @@ class PoolMaster:
                 job.used_cores = max(0.0, spent - before) / (now - at)
                 job.cores_mark = now, spent
 
-    def _measure(self, job: PooledJob) -> None:
+    def _measure(self, job: PooledJob, now: float) -> None:
         """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
+        job.note_own_time()
         if job.stage is not Stage.PROFILED and not (job.stage is Stage.SHARED and job.provisional):
             return
         demand = job.measured(self._state.cpu_s(job))
         if demand is None:
             return
         job.provisional, job.breach_from = False, None
-        if job.stage is Stage.PROFILED:
-            job.demand = demand
-        else:
+        if job.stage is not Stage.PROFILED:
             self._correct(job, demand)
+        elif 0 < TOO_SLOW * job.own_iteration_s < job.use.iteration_s:
+            times = f"{job.use.iteration_s:.3g} s there, and {job.own_iteration_s:.3g} s on its own"
+            self._revert(job, f"the pool's Aggregators are too slow for it: an iteration takes {times}", now)
+        else:
+            job.demand = demand
 
     def _correct(self, job: PooledJob, demand: JobDemand) -> None:
         """Note a job's measured load where the job is, and take the job off if that breaks a limit."""
@@ -363,7 +371,9 @@ class PoolMaster:
     def _profile(self, job: PooledJob) -> None:
         """Give a job temporary Aggregators; if none is or becomes idle, take an estimate for its profile."""
         idle = self._state.idle(self._state.open_to(job))
-        if idle and job.use.size:
+        if idle and job.use.size and not job.own_iteration_s:
+            job.why = "its iterations are measured on its own Aggregators, before a pool Aggregator is tried"
+        elif idle and job.use.size:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
         elif not self._state.one_may_become_idle and (demand := job.estimated()) is not None:

@@ -83,6 +83,8 @@ class PooledJob:
     mark: Mark | None = None
     breach_from: int | None = None
     """The iteration at which its present breach of the loss limit was first seen; None: there is none."""
+    own_iteration_s: float = 0.0
+    """The time of an iteration on its own Aggregators, at its present size; 0: not measured."""
     used_cores: float = 0.0
     """CPU cores that its Aggregators have spent on it lately."""
     cores_mark: tuple[float, float] = (-math.inf, 0.0)
@@ -119,6 +121,11 @@ class PooledJob:
         if self.demand is None or not self.current or self.use.iteration_s <= 0:
             return 0.0
         return 1 - self.demand.duration_ns / (self.use.iteration_s * SECOND)
+
+    def note_own_time(self) -> None:
+        """Remember the time of an iteration, if its own Aggregators sum it now."""
+        if self.current and not self.use.used and self.use.iteration_s > 0:
+            self.own_iteration_s = self.use.iteration_s
 
     @property
     def servers(self) -> int:

@@ -32,6 +32,8 @@ class Trainer:
     """Whether it takes assignments over."""
     greedy_cpu_s: float = 0.0
     """CPU time beyond `cpu_s`, from the time on when it shares with others."""
+    link_s: float = 0.0
+    """The time that its sums take more on a pool's Aggregator, whose link is slow."""
     version: int = 0
     used: tuple[UsedAggregator, ...] = ()
     iterations: float = 0.0
@@ -134,7 +136,7 @@ class PoolWorld:
 
     def _train(self, job: Trainer) -> None:
         slowed = max((self.load(used.name) for used in job.used), default=0.0)
-        job.now_s = job.alone_s * max(1.0, slowed)
+        job.now_s = job.alone_s * max(1.0, slowed) + (job.link_s if job.used else 0.0)
         done = 1.0 / job.now_s
         job.iterations += done
         total = sum(used.share for used in job.used)

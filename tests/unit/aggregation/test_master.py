@@ -382,3 +382,30 @@ def test_jobs_are_profiled_one_after_the_other_if_few_aggregators_are_idle() -> 
     profiled = [each.job for each in happened if "profiled on Aggregators" in each.text]
     assert profiled == [job.key for job in world.jobs.values()]
     assert set(stages(world).values()) == {"shares"}
+
+
+def test_a_job_whom_a_slow_link_of_the_pool_holds_up_goes_back_to_its_own_aggregators() -> None:
+    world = PoolWorld(1)
+    held_up = world.add(1, link_s=0.3)
+    events = world.run(120)
+    assert stages(world)[1] == "rests"
+    assert not held_up.used
+    (told,) = [each.text for each in events if each.kind == "revert"]
+    assert "0.5 s there, and 0.2 s on its own" in told
+    world = PoolWorld(1)
+    world.add(1, reserves=1, size=2 * MB, link_s=0.05)
+    world.run(120)
+    assert stages(world)[1] == "shares", (
+        "a little slower is what a job without Aggregators of its own accepts"
+    )
+
+
+def test_a_job_is_measured_on_its_own_aggregators_first() -> None:
+    world = PoolWorld(1)
+    job = world.add(1)
+    job.alone_s = 0.0  # nothing is measured yet
+    world.master.tick(world.now, world.pool.values(), [job.client()], [job.key])
+    assert (
+        "before a pool Aggregator is tried"
+        in world.master.tick(world.now, world.pool.values(), [job.client()], [job.key]).view.jobs[0].why
+    )
