@@ -45,6 +45,8 @@ GREEDY_CORES: Final = 0.05
 TOO_SLOW: Final = 1.5
 """A job whose iterations take this multiple of their time on its own Aggregators does not stay in the pool,
 even if no other job is there: a link or a machine of the pool is too slow for it."""
+OWN_MEASURED_WITHIN_S: Final = 60.0
+"""The longest time that a job waits for a measurement of its iterations on its own Aggregators."""
 _RATE_S: Final = 5.0
 _MIB: Final = 1 << 20
 LEAST_QUOTA: Final = 64 * (1 << 20)
@@ -203,7 +205,7 @@ class PoolMaster:
 
     def _meet(self, client: PoolClient, now: float) -> None:
         """Take a job up that is new, or new to this flexod."""
-        job = PooledJob(client, self._tenant(client), version=client.use.version)
+        job = PooledJob(client, self._tenant(client), now, version=client.use.version)
         if not client.use.used:
             self._state.jobs[client.key] = job
             return
@@ -371,7 +373,7 @@ class PoolMaster:
     def _profile(self, job: PooledJob) -> None:
         """Give a job temporary Aggregators; if none is or becomes idle, take an estimate for its profile."""
         idle = self._state.idle(self._state.open_to(job))
-        if idle and job.use.size and not job.own_iteration_s:
+        if idle and not job.own_iteration_s and self._now < job.met_at + OWN_MEASURED_WITHIN_S:
             job.why = "its iterations are measured on its own Aggregators, before a pool Aggregator is tried"
         elif idle and job.use.size:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])

@@ -63,6 +63,8 @@ class PooledJob:
     client: PoolClient
     tenant: str
     """Only jobs with the same tenant share an Aggregator."""
+    met_at: float
+    """The time at which this flexod met it."""
     stage: Stage = Stage.WAITING
     version: int = 0
     why: str = "it has just come"
