@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,18 +23,38 @@ from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def pool_lab() -> Iterator[Lab]:
-    """Two nodes and a flexod that accepts pool Aggregators."""
+@contextmanager
+def lab_with_a_pool(name: str, nodes: int, gpus_per_node: int) -> Iterator[Lab]:
+    """Its flexod accepts pool Aggregators, and lets all users share them."""
     if reason := why_unavailable():
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
     lab = bring_up(
-        LabSpec(name=f"pool-{os.getpid()}", nodes=2, gpus_per_node=1, infer_nodes=0, aggregation=True)
+        LabSpec(
+            name=f"{name}-{os.getpid()}",
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            infer_nodes=0,
+            aggregation=True,
+        )
     )
     yield lab
     lab.down()
+
+
+@pytest.fixture(scope="module")
+def pool_lab() -> Iterator[Lab]:
+    """Two nodes."""
+    with lab_with_a_pool("pool", 2, 1) as lab:
+        yield lab
+
+
+@pytest.fixture
+def users_lab() -> Iterator[Lab]:
+    """One node with room for three jobs."""
+    with lab_with_a_pool("users", 1, 7) as lab:
+        yield lab
 
 
 @contextmanager
@@ -90,6 +111,48 @@ def test_flexod_assigns_a_pools_aggregator_and_its_death_costs_nothing(
         before = len(job.events("step"))
         job.wait_until("steps", lambda: len(job.events("step")) > before + 20)
         assert "all-reduce" not in job.output()
-        taken = [each["taken"] for each in job.events("step") if each["rank"] == 0 and each["world"]]
-        assert taken == list(range(1, len(taken) + 1)), "no mini-batch was lost"
+        check_steps(job)
         job.cancel()
+
+
+def check_steps(job: Job) -> None:
+    """No mini-batch was lost, and none was repeated."""
+    taken = [each["taken"] for each in job.events("step") if each["rank"] == 0 and each["world"]]
+    assert taken == list(range(1, len(taken) + 1))
+
+
+@pytest.mark.thorough
+def test_jobs_of_three_users_share_an_aggregator(users_lab: Lab) -> None:
+    """Each has a token of its own; none loses a mini-batch when it comes, or another one leaves."""
+    with aggregator(users_lab):
+        jobs = [submit_alone(users_lab, user) for user in USERS]
+        for job in jobs:
+            job.wait_until("a pool Aggregator", lambda job=job: shares_with(users_lab, job, jobs))
+        jobs[0].cancel()
+        for job in jobs[1:]:
+            before = len(job.events("step"))
+            job.wait_until("steps", lambda job=job, before=before: len(job.events("step")) > before + 20)
+            check_steps(job)
+            assert "all-reduce" not in job.output()
+
+
+USERS = (None, "games", "news")
+
+
+def submit_alone(lab: Lab, user: str | None) -> Job:
+    """A DDP script with two workers that asks for the pool."""
+    folder = lab.scratch / f"of-{user}"
+    folder.mkdir()
+    if user:
+        shutil.chown(folder, user)
+    run = launch("plain_ddp.py", "--sleep", "0.05", options=["--core=service", "--aggregators=pool"])
+    options = ("-n", "2", "-c", "1", "--gpus-per-task=1")
+    return elastic_jobs.submit(
+        lab, folder, "plain_ddp.py", options=options, elastic="2-3", launch=run, user=user
+    )
+
+
+def shares_with(lab: Lab, job: Job, jobs: list[Job]) -> bool:
+    """Whether flexod says that the Aggregators of this job sum all these jobs."""
+    told = lab.run(["flexo", "why", str(job.job_id)], check=False).stdout
+    return all(f"{each.job_id}" in told for each in jobs if each is not job) and "shares" in told
