@@ -64,7 +64,7 @@ from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.plans import Action, Plan, Shrink, Snapshot
-from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.model.queue import JobKey, QueuedJob
 from flexo.policies import allocating, registry, satellites
 from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds
@@ -596,8 +596,7 @@ class Controller:
         """Assign jobs to pool Aggregators."""
         if self._aggregation is None:
             return
-        running = (job.key for job in state.jobs if job.state is not JobState.PENDING)
-        self._record(tuple(self._aggregation.cycle(state.at, jobs, reports, running)))
+        self._record(tuple(self._aggregation.cycle(state.at, jobs, reports, state.jobs)))
         with self._lock:
             self._view = replace(self._view, aggregation=self._aggregation.view)
 

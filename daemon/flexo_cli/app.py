@@ -123,8 +123,10 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
     if not reply.jobs:
         print_line("no elastic jobs")
         return
+    summed = job_words.any_aggregators(reply.jobs)
+    aggregators = ("AGGREGATORS",) if summed else ()
     print_table(
-        ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "DONE", "LEFT", "STATE", "NODES"),
+        ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "DONE", "LEFT", "STATE", *aggregators, "NODES"),
         [
             (
                 job_words.job_name(job),
@@ -136,6 +138,7 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
                 f"{job.progress:.0%}" if job.progress else "",
                 job_words.left(job),
                 job_words.job_state(job),
+                *((job_words.aggregators(job),) if summed else ()),
                 job_words.nodes(job),
             )
             for job in reply.jobs

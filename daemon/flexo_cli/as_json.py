@@ -60,6 +60,18 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
             }
             for shared in job.shared_gpus
         ],
+        "aggregation": _aggregation_as_json(job.aggregation) if job.HasField("aggregation") else None,
+    }
+
+
+def _aggregation_as_json(use: admin_pb2.JobAggregation) -> dict[str, Json]:
+    return {
+        "wants_pool": use.wants_pool,
+        "state": use.state or None,
+        "aggregators": [{"name": each.name, "share": each.share} for each in use.aggregators],
+        "alone_s": use.alone_s or None,
+        "now_s": use.now_s or None,
+        "loss": use.loss if use.alone_s and use.now_s else None,
     }
 
 
@@ -87,15 +99,22 @@ def status_as_json(
 
 
 def _pool_as_json(view: admin_pb2.PoolView) -> dict[str, Json]:
-    aggregators: list[Json] = [
-        {key.name: getattr(each, key.name) for key in each.DESCRIPTOR.fields} for each in view.aggregators
-    ]
     return {
-        "aggregators": aggregators,
+        "aggregators": [_aggregator_as_json(each) for each in view.aggregators],
         "wanted": view.wanted,
         "jobs": view.jobs,
         "reverts": view.reverts,
     }
+
+
+def _aggregator_as_json(each: admin_pb2.PoolAggregatorView) -> dict[str, Json]:
+    plain = {key.name: getattr(each, key.name) for key in each.DESCRIPTOR.fields if key.name != "job_ids"}
+    found = {
+        "job_ids": list(each.job_ids),
+        "slurm_job_id": each.slurm_job_id or None,
+        "node": each.node or None,
+    }
+    return {**plain, **found}
 
 
 def point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flexo_cli.output import ago, clock, span
 from flexo_protos.resources import as_number, of_message
 from flexo_protos.v1 import admin_pb2, jobs_pb2
@@ -77,6 +79,26 @@ def gpus(reply: admin_pb2.GetStatusReply) -> str:
 def pool(view: admin_pb2.PoolView) -> str:
     """``3 Aggregators attached, 2 wanted by 4 jobs``."""
     return f"{len(view.aggregators)} Aggregators attached, {view.wanted} wanted by {view.jobs} jobs"
+
+
+def aggregators(job: admin_pb2.ElasticJob) -> str:
+    """Whose Aggregators sum the job's gradients: ``own``, ``pool``, with the job's loss ``pool -3%``, or
+    ``none``; "" if no leader says so."""
+    if not job.HasField("aggregation"):
+        return "none" if job.attached else ""
+    if not job.aggregation.aggregators:
+        return "own"
+    return f"pool{loss(job.aggregation)}"
+
+
+def loss(use: admin_pb2.JobAggregation) -> str:
+    """`` -3%``: what sharing Aggregators costs a job; "" if that is nothing, or not measured."""
+    return f" -{use.loss:.0%}" if use.loss >= 0.005 else ""
+
+
+def any_aggregators(jobs: Iterable[admin_pb2.ElasticJob]) -> bool:
+    """Whether Aggregators sum the gradients of any of these jobs."""
+    return any(job.HasField("aggregation") for job in jobs)
 
 
 def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 import psutil
 
@@ -30,6 +32,7 @@ LEAVES_WITHIN_S = 20.0
 PAUSE_S = 0.2
 LEAST_MEMORY = 1 << 26
 _MIB = 1 << 20
+_SLURM_JOB = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         network_bytes_per_s=round(asked.network_gbit * 1e9 / 8),
         cores=1,
         token_key=key,
+        slurm_job_id=slurm_job(os.environ),
         flexo_version=release(),
     )
     link = FlexodLink(flexod, hello, server, door)
@@ -91,6 +95,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="bandwidth of the network interface in each direction, in Gbit/s (default: %(default)g)",
     )
     return parser
+
+
+def slurm_job(environment: Mapping[str, str]) -> int:
+    """The Slurm job that this process runs in; 0 for none."""
+    said = environment.get("SLURM_JOB_ID", "")
+    return int(said) if _SLURM_JOB.fullmatch(said) else 0
 
 
 def _memory_mib(text: str) -> int:

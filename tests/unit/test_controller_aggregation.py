@@ -18,6 +18,7 @@ from flexo.model.aggregation import (
     UsedAggregator,
 )
 from flexo.model.queue import JobKey
+from flexo.service.admin_service import _jobs
 from flexo_protos.aggregation_token import BadToken, check_for
 
 MB = 1_000_000
@@ -72,8 +73,9 @@ class PoolWorld(World):
         for _ in range(round(seconds / 2)):
             self.go(2)
             for key, leader in self.leaders.attached.items():
-                offers = self.assigned.get(key)
-                use = leader.says["aggregation"]
+                offers, use = self.assigned.get(key), leader.says.get("aggregation")
+                if use is None:  # it is all-reduced
+                    continue
                 if offers is None or offers.version == use.version:
                     leader.says["aggregation"] = replace(use, iterations=use.iterations + 10)
                     continue
@@ -129,6 +131,43 @@ def test_why_names_the_aggregators_and_what_sharing_costs(world):
     said = " ".join(world.controller.explain(1))
     assert "c1:7000 (100%)" in said
     assert "costs it 4.8% of its speed" in said
+
+
+def test_why_names_the_job_and_the_node_of_an_aggregator_only_if_the_queue_confirms_them(world):
+    """Who starts an Aggregator writes the number; the queue says whose job it is."""
+    known = world.pool.add("c1", b"1" * 32)
+    world.job(2, "1-1", "t2")
+    world.pooled_job()
+    (owner,) = {job.owner for job in world.cluster.queue.values() if job.job_id == 2}
+    for number, whose, named in ((2, BOB, False), (3, owner, False), (2, None, False), (2, owner, True)):
+        world.pool.aggregators[known.name] = replace(known, slurm_job_id=number, owner=whose)
+        world.train(4)
+        (shown,) = world.controller.status().aggregation.aggregators
+        assert (shown.cluster_job, shown.node) == ((2, "t2") if named else (0, ""))
+        assert ("c1:7000 (job 2 on t2, 100%)" in " ".join(world.controller.explain(1))) is named
+
+
+def test_jobs_show_who_is_assigned_to_them_and_which_use_their_own_or_none(world):
+    world.pool.add("c1", b"1" * 32)
+    pooled, own = world.pooled_job(1, "t1"), world.pooled_job(2, "t2")
+    own.says["aggregation"] = replace(own.says["aggregation"], wants_pool=False)
+    world.job(3, "1-1", "t3")
+    world.train(100)
+    pooled.says["aggregation"] = replace(pooled.says["aggregation"], iteration_s=0.21)
+    world.go(2)
+    shared, own, none = (job.aggregation for job in _jobs(world.controller.view()).jobs)
+    assert (shared.wants_pool, shared.state, shared.aggregators[0].name) == (True, "shares", "c1:7000")
+    assert shared.loss == pytest.approx(0.048, abs=0.001)
+    assert (own.wants_pool, own.state, list(own.aggregators)) == (False, "", [])
+    assert not none.ByteSize()
+
+
+def test_an_aggregators_use_of_its_core_is_that_of_the_last_seconds(world):
+    known = world.pool.add("c1", b"1" * 32)
+    for second in range(0, 60, 2):
+        world.pool.aggregators[known.name] = replace(known, cpu_s=100 + 0.25 * second)
+        world.go(2)
+    assert world.controller.status().aggregation.aggregators[0].used_cores == pytest.approx(0.25)
 
 
 def test_why_says_what_a_job_waits_for(world):

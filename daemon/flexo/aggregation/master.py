@@ -251,12 +251,15 @@ class PoolMaster:
     # --- what jobs measure ----------------------------------------------------------------------
 
     def _rate(self, now: float) -> None:
+        """Note how many CPU cores Aggregators and jobs use."""
         for job in self._state.jobs.values():
-            at, before = job.cores_mark
-            if now >= at + _RATE_S:
+            if now >= job.cores_mark[0] + _RATE_S:
                 spent = self._state.cpu_s(job)
-                job.used_cores = max(0.0, spent - before) / (now - at)
-                job.cores_mark = now, spent
+                job.used_cores, job.cores_mark = _cores(job.cores_mark, now, spent), (now, spent)
+        for each in self._state.known.values():
+            if now >= each.cores_mark[0] + _RATE_S:
+                spent = each.attached.cpu_s
+                each.used_cores, each.cores_mark = _cores(each.cores_mark, now, spent), (now, spent)
 
     def _measure(self, job: PooledJob, now: float) -> None:
         """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
@@ -490,6 +493,12 @@ def _why_there(pool: AggregatorPool, job: PooledJob) -> str:
 
 def _planned(job: PooledJob) -> float:
     return job.demand.execution_ns / job.demand.duration_ns if job.demand is not None else 0.0
+
+
+def _cores(mark: tuple[float, float], now: float, spent: float) -> float:
+    """CPU cores used since `mark`: its time, and the CPU seconds until then."""
+    at, before = mark
+    return max(0.0, spent - before) / (now - at)
 
 
 def _excess(job: PooledJob) -> float:

@@ -31,6 +31,10 @@ class KnownAggregator:
     """The last time at which it had a job, or was wanted for one."""
     draining: bool = False
     """Whether it was told to end."""
+    used_cores: float = 0.0
+    """CPU cores that it has used lately."""
+    cores_mark: tuple[float, float] = (-math.inf, 0.0)
+    """Time, and its CPU seconds until then."""
 
 
 @dataclass(slots=True)
@@ -150,6 +154,8 @@ class PoolState:
             cpu_s=attached.cpu_s,
             longest_wait_s=max((each.longest_wait_s for each in attached.jobs), default=0.0),
             release=attached.release,
+            used_cores=known.used_cores,
+            gradients=sum(each.size for each in attached.jobs),
         )
 
     def wanted(self) -> int:

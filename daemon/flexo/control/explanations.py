@@ -72,7 +72,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if job.heterogeneous:
         sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
     sentences += [_shared(pair, job.key) for pair in view.pairs if job.key in (pair.holder, pair.guest)]
-    sentences += _aggregation(view.pooled(job.key))
+    sentences += _aggregation(view.pooled(job.key), view)
     sentences += _on_loan(job, view)
     return (*sentences, *notes)
 
@@ -94,14 +94,16 @@ def _shared(pair: Pair, key: JobKey) -> str:
     return f"it uses {where}, which job {pair.holder} keeps {busy}: it {works} and {cost}"
 
 
-def _aggregation(pooled: PooledJobView | None) -> list[str]:
+def _aggregation(pooled: PooledJobView | None, view: View) -> list[str]:
     """Sentences on who sums the job's gradients, and what sharing costs the job."""
     if pooled is None:
         return []
     if not pooled.aggregators:
         return [f"its own Aggregators sum its gradients ({pooled.state}): {pooled.why}"]
     total = sum(each.share for each in pooled.aggregators)
-    shares = ", ".join(f"{each.name} ({each.share / total:.0%})" for each in pooled.aggregators)
+    shares = ", ".join(
+        f"{each.name} ({_place_of(each.name, view)}{each.share / total:.0%})" for each in pooled.aggregators
+    )
     told = [f"pool Aggregators sum its gradients (it {pooled.state}): {shares}; {pooled.why}"]
     if pooled.alone_s and pooled.now_s:
         cost = f"{pooled.loss:.1%} of its speed" if pooled.loss else "no speed"
@@ -110,6 +112,14 @@ def _aggregation(pooled: PooledJobView | None) -> list[str]:
             f" and took {pooled.alone_s:.3g} s before"
         )
     return told
+
+
+def _place_of(name: str, view: View) -> str:
+    """``job 12 on c1, ``: where a pool Aggregator runs, as far as the queue confirms it."""
+    known = view.aggregator(name)
+    if known is None or not known.cluster_job:
+        return ""
+    return f"job {known.cluster_job} on {known.node}, " if known.node else f"job {known.cluster_job}, "
 
 
 def _on_loan(job: ElasticJob, view: View) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -16,11 +17,12 @@ from flexo.model.aggregation import (
     AggregationView,
     AggregatorOffer,
     AggregatorOffers,
+    AggregatorView,
     Eviction,
     PoolAggregator,
 )
 from flexo.model.elastic import ElasticJob, LeaderReport
-from flexo.model.queue import JobKey
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo_protos import aggregation_token
 from flexo_protos.aggregation_token import AggregationToken, BadToken
 
@@ -69,16 +71,18 @@ class PooledAggregation:
         now: float,
         jobs: Iterable[ElasticJob],
         reports: Mapping[JobKey, LeaderReport],
-        running: Iterable[JobKey],
+        queue: Iterable[QueuedJob],
     ) -> Iterator[Event]:
-        """Decide and tell. `running`: all jobs whose Aggregators may still sum for them."""
+        """Decide and tell. `queue`: all jobs of the cluster."""
         attached = self._aggregators.attached()
+        started = {job.job_id: job for job in queue if job.state is not JobState.PENDING}
+        running = frozenset(job.key for job in started.values())
         clients = [
             PoolClient(job.key, job.user, job.account, use)
             for job in jobs
             if (report := reports.get(job.key)) is not None and (use := report.aggregation) is not None
         ]
-        decided = self._master.tick(self._steady(), attached, clients, frozenset(running))
+        decided = self._master.tick(self._steady(), attached, clients, running)
         by_name = {each.name: each for each in attached}
         for assignment in decided.assignments:
             self._tell(assignment, by_name, now)
@@ -86,7 +90,8 @@ class PooledAggregation:
             self._aggregators.evict(eviction)
         for name in decided.drains:
             self._aggregators.drain(name)
-        self.view = decided.view
+        shown = tuple(_in_its_job(each, by_name.get(each.name), started) for each in decided.view.aggregators)
+        self.view = replace(decided.view, aggregators=shown)
         for event in decided.events:
             yield Event(now, event.kind, event.job, event.text)
 
@@ -101,6 +106,16 @@ class PooledAggregation:
             _log.warning("no token can be signed", job=str(assignment.job), why=str(error))
             return
         self._assign(assignment.job, AggregatorOffers(assignment.version, offers))
+
+
+def _in_its_job(
+    shown: AggregatorView, attached: PoolAggregator | None, started: Mapping[int, QueuedJob]
+) -> AggregatorView:
+    """With the job that the Aggregator names, if that runs and is of the account that it has proved."""
+    job = started.get(attached.slurm_job_id) if attached is not None else None
+    if attached is None or job is None or job.owner != attached.owner:
+        return shown
+    return replace(shown, cluster_job=job.job_id, node=job.nodes[0] if len(job.nodes) == 1 else "")
 
 
 def _offer(assignment: PoolAssignment, each: PoolAggregator, share: int, now: float) -> AggregatorOffer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flexo.model.queue import JobKey
+from flexo.model.queue import JobKey, Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class PoolAggregator:
     key: bytes = field(repr=False)
     """Signs the tokens for this Aggregator."""
     slurm_job_id: int = 0
+    """The job that it says it runs in: a claim. 0: in none."""
+    owner: Principal | None = None
+    """The account that it has proved to run as."""
     release: str = ""
     jobs: tuple[JobSums, ...] = ()
     cpu_s: float = 0.0
@@ -128,6 +131,14 @@ class AggregatorView:
     cpu_s: float
     longest_wait_s: float
     release: str = ""
+    used_cores: float = 0.0
+    """The CPU cores that its process has used lately; it has one."""
+    gradients: int = 0
+    """Bytes of one iteration's gradients of all jobs that are registered there."""
+    cluster_job: int = 0
+    """The cluster's job that it runs in, if the queue confirms that; else 0."""
+    node: str = ""
+    """The node of that job; "": not known."""
 
 
 @dataclass(frozen=True, slots=True)

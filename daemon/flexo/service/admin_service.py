@@ -27,7 +27,7 @@ from flexo.controller import Controller
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
-from flexo.model.aggregation import AggregationView
+from flexo.model.aggregation import AggregationUse, AggregationView, PooledJobView
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
@@ -419,6 +419,11 @@ def _pool(view: AggregationView) -> admin_pb2.PoolView:
             memory_bytes=each.memory,
             memory_limit_bytes=each.memory_limit,
             flexo_version=each.release,
+            cores_used=each.used_cores,
+            gradient_bytes=each.gradients,
+            job_ids=[key.job_id for key in each.jobs],
+            slurm_job_id=each.cluster_job,
+            node=each.node,
         )
         for each in view.aggregators
     ]
@@ -464,7 +469,7 @@ def _nodes(view: View) -> admin_pb2.ListNodesReply:
 def _jobs(view: View) -> admin_pb2.ListJobsReply:
     reasons = _reasons(view)
     return admin_pb2.ListJobsReply(
-        jobs=[_job(each, reasons.get(each.job.key, ()), view.pairs) for each in view.jobs]
+        jobs=[_job(each, reasons.get(each.job.key, ()), view) for each in view.jobs]
     )
 
 
@@ -498,7 +503,7 @@ def _reasons(view: View) -> dict[JobKey, list[str]]:
     return found
 
 
-def _job(view: JobView, reasons: Sequence[str], pairs: Sequence[Pair]) -> admin_pb2.ElasticJob:
+def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.ElasticJob:
     job = view.job
     return admin_pb2.ElasticJob(
         job_id=job.key.job_id,
@@ -537,7 +542,25 @@ def _job(view: JobView, reasons: Sequence[str], pairs: Sequence[Pair]) -> admin_
         suspended=job.suspended,
         opportunistic=job.opportunistic,
         paused=job.paused,
-        shared_gpus=[_shared_gpu(pair) for pair in pairs if job.key in (pair.holder, pair.guest)],
+        shared_gpus=[_shared_gpu(pair) for pair in all_of_it.pairs if job.key in (pair.holder, pair.guest)],
+        aggregation=_aggregation(view.aggregation, all_of_it.pooled(job.key)),
+    )
+
+
+def _aggregation(use: AggregationUse | None, pooled: PooledJobView | None) -> admin_pb2.JobAggregation | None:
+    """Who sums a job's gradients. `use`: its leader's word. `pooled`: what flexod assigns; None: nothing."""
+    if use is None:
+        return None
+    if pooled is None:
+        return admin_pb2.JobAggregation(wants_pool=use.wants_pool)
+    shares = [admin_pb2.JobAggregator(name=each.name, share=each.share) for each in pooled.aggregators]
+    return admin_pb2.JobAggregation(
+        wants_pool=use.wants_pool,
+        state=pooled.state,
+        aggregators=shares,
+        alone_s=pooled.alone_s,
+        now_s=pooled.now_s,
+        loss=pooled.loss,
     )
 
 

@@ -20,7 +20,7 @@ from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.model.aggregation import PoolAggregator
 from flexo.service import pool_wire
 from flexo.service.aggregator_registry import AggregatorConnection, AggregatorRegistry
-from flexo.service.authentication import account, caller
+from flexo.service.authentication import account, caller, principal_of
 from flexo.service.budgets import STANDARD, Budgets, RefusalLimits, TokenBucket
 from flexo.service.logs import LimitedLog
 from flexo.service.streams import (
@@ -81,7 +81,7 @@ class AggregatorService(aggregators_pb2_grpc.AggregatorServiceServicer):
         uid = caller().uid
         try:
             registry = await self._admitted(uid)
-            connection = AggregatorConnection(await self._greet(context), context.peer())
+            connection = AggregatorConnection(await self._greet(uid, context), context.peer())
             await self._converse(registry, connection, context)
         except Refused as refusal:
             if refusal.code is not grpc.StatusCode.UNAVAILABLE:  # else it is flexod that cannot go on
@@ -104,14 +104,14 @@ class AggregatorService(aggregators_pb2_grpc.AggregatorServiceServicer):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
         return self._registry
 
-    async def _greet(self, context: Context) -> PoolAggregator:
+    async def _greet(self, uid: int, context: Context) -> PoolAggregator:
         raw = await within(self._timeouts.hello_within_s, "AggregatorHello", read(context))
         message = None if raw is None else _parsed(raw)
         if message is None or message.WhichOneof("body") != "hello":
             text = "the first message of an Aggregator is AggregatorHello"
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
         with malformed_is_refused():
-            return pool_wire.introduced(message.hello)
+            return pool_wire.introduced(message.hello, principal_of(uid))
 
     async def _converse(
         self, registry: AggregatorRegistry, connection: AggregatorConnection, context: Context

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from flexo.model.aggregation import Drain, Eviction, JobSums, PoolAggregator
+from flexo.model.queue import Principal
 from flexo.service.wire import (
     LONGEST_RELEASE,
     MAX_COUNT,
@@ -28,8 +29,8 @@ MOST_JOBS: Final = 10_000
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
-def introduced(hello: pb.AggregatorHello) -> PoolAggregator:
-    """An Aggregator's first message. Raises Malformed."""
+def introduced(hello: pb.AggregatorHello, owner: Principal) -> PoolAggregator:
+    """An Aggregator by its first message. `owner`: the account that it runs as. Raises Malformed."""
     if len(hello.token_key) != KEY_BYTES:
         raise Malformed(f"token_key has {len(hello.token_key)} bytes: {KEY_BYTES} are required")
     return PoolAggregator(
@@ -39,6 +40,7 @@ def introduced(hello: pb.AggregatorHello) -> PoolAggregator:
         network=from_one("network_bytes_per_s", hello.network_bytes_per_s, MOST_NETWORK),
         key=hello.token_key,
         slurm_job_id=at_most("slurm_job_id", hello.slurm_job_id, MAX_COUNT),
+        owner=owner,
         release=one_line(hello.flexo_version, LONGEST_RELEASE),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -45,6 +45,7 @@ class List(enum.Enum):
     """The lists that the user can look at, in the order of the screen."""
 
     JOBS = "jobs"
+    POOL = "pool"
     LOANS = "loans"
     NODES = "nodes"
 
@@ -75,6 +76,8 @@ class Shown:
     """Visible rows of the list that the user looks at."""
     of: int
     """All rows of that list."""
+    lists: tuple[List, ...] = (List.JOBS,)
+    """The lists that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,8 @@ def screen(picture: Picture, size: Size, place: Cursor, away: str, now: float) -
     """Lay `picture` out on a screen. `away`: why there is no newer picture, or ""."""
     head = [*_away(away, picture.at, now), *_head(picture, now)]
     tables = _tables(picture, size.width, now)
-    names = [which.value for which in tables]
-    if place.looked_at not in tables:  # the list of loans is gone: flexod lends no more
+    lists = tuple(tables)
+    if place.looked_at not in tables:  # flexod lends no more, or has no pool any more
         place = Cursor()
     if size.height - len(head) - 1 < _HEADINGS * len(tables) + _LEAST_ROWS:
         tables = {which: table for which, table in tables.items() if which is place.looked_at}
@@ -106,10 +109,10 @@ def screen(picture: Picture, size: Size, place: Cursor, away: str, now: float) -
             shown, of = min(rooms[which], len(table.rows) - first), len(table.rows)
     lines = lines[: size.height - 1]
     lines += [Text()] * (size.height - 1 - len(lines))
-    lines.append(_foot(place, shown, of, names))
+    lines.append(_foot(place, shown, of, lists))
     for line in lines:
         line.truncate(size.width, overflow="ellipsis")
-    return Shown(lines, shown, of)
+    return Shown(lines, shown, of, lists)
 
 
 def page(picture: Picture, width: int | None, now: float) -> list[Text]:
@@ -145,6 +148,8 @@ def _head(picture: Picture, now: float) -> list[Text]:
         _named("GPUs", job_words.gpus(status)),
         _named("jobs", _jobs_line(picture.jobs.jobs)),
     ]
+    if status.HasField("pool"):
+        lines.append(_named("pool", job_words.pool(status.pool)))
     if status.HasField("lending"):
         lines.append(_named("loans", lending_line(status.lending)))
     lines.append(_named("next", _next(picture, now)))
@@ -192,19 +197,22 @@ def _next(picture: Picture, now: float) -> str:
 def _tables(picture: Picture, width: int | None, now: float) -> dict[List, _Table]:
     most = _NARROW_NAME if width and width < _WIDE else None
     tables = {List.JOBS: _jobs(picture.jobs.jobs, most)}
+    if picture.status.HasField("pool"):
+        tables[List.POOL] = _pool(picture)
     if picture.loans.lending:
         tables[List.LOANS] = _loans(picture.loans.loans, now)
     tables[List.NODES] = _nodes(picture, width)
     return tables
 
 
-def _jobs(jobs: Iterable[admin_pb2.ElasticJob], most: int | None) -> _Table:
+def _jobs(jobs: Sequence[admin_pb2.ElasticJob], most: int | None) -> _Table:
     """The list of jobs; resizing jobs come first, training jobs last.
 
     `most`: limit of the characters of a user's name, or of a state.
     """
     interest = {"resizing": 0, "no leader": 1, "suspended": 1, "starting": 2, "training": 4}
     listed = sorted(jobs, key=lambda job: (interest.get(job_words.job_state(job), 3), job.job_id))
+    summed = job_words.any_aggregators(jobs)
     rows = []
     for job in listed:
         state = job_words.job_state(job)
@@ -217,11 +225,57 @@ def _jobs(jobs: Iterable[admin_pb2.ElasticJob], most: int | None) -> _Table:
                 Text(f"{job.progress:.0%}" if job.progress else ""),
                 Text(job_words.left(job)),
                 _cut(printable(state), most, _STYLES.get(state, "magenta")),
+                *((Text(job_words.aggregators(job)),) if summed else ()),
                 Text(printable("; ".join(job.reasons)) or printable(job_words.nodes(job)), style="dim"),
             )
         )
-    columns = ("JOB", "USER", "RANGE", "WORKERS", "DONE", "LEFT", "STATE", "WHY NO MORE, OR WHERE")
+    aggregators = ("AGGREGATORS",) if summed else ()
+    columns = (
+        "JOB",
+        "USER",
+        "RANGE",
+        "WORKERS",
+        "DONE",
+        "LEFT",
+        "STATE",
+        *aggregators,
+        "WHY NO MORE, OR WHERE",
+    )
     return _Table("jobs", columns, frozenset({"JOB", "WORKERS", "DONE", "LEFT"}), rows)
+
+
+def _pool(picture: Picture) -> _Table:
+    """The list of pool Aggregators, the busiest first; no column that is empty for all of them."""
+    uses = {job.job_id: job.aggregation for job in picture.jobs.jobs if job.HasField("aggregation")}
+    listed = sorted(picture.status.pool.aggregators, key=lambda each: (-each.cores_used, each.name))
+    columns = ("AGGREGATOR", "NODE", "SLURM JOB", "CPU", "PLANNED", "GRADIENTS", "JOBS, AND WHAT THEY LOSE")
+    rows = [
+        (
+            Text(printable(each.name)),
+            Text(printable(each.node)),
+            Text(str(each.slurm_job_id or "")),
+            Text(f"{each.cores_used:.0%}"),
+            Text(f"{each.use:.0%}"),
+            Text(f"{each.gradient_bytes / (1 << 20):.1f} MiB"),
+            Text(_with_losses(each.job_ids, uses), style="" if each.job_ids else "dim"),
+        )
+        for each in listed
+    ]
+    filled = [
+        index for index in range(len(columns)) if index not in (1, 2) or any(row[index] for row in rows)
+    ]
+    return _Table(
+        "pool Aggregators",
+        tuple(columns[index] for index in filled),
+        frozenset({"SLURM JOB", "CPU", "PLANNED", "GRADIENTS"}),
+        [tuple(row[index] for index in filled) for row in rows],
+    )
+
+
+def _with_losses(job_ids: Sequence[int], uses: Mapping[int, admin_pb2.JobAggregation]) -> str:
+    """``17 -3%, 18``; ``idle`` without jobs."""
+    named = (f"{job}{job_words.loss(uses[job]) if job in uses else ''}" for job in job_ids)
+    return ", ".join(named) or "idle"
 
 
 def _cut(text: str, most: int | None, style: str = "") -> Text:
@@ -330,8 +384,9 @@ def _row(row: tuple[Text, ...], widths: Sequence[int], table: _Table) -> Text:
     return Text(_GAP, no_wrap=True).join(cells)
 
 
-def _foot(place: Cursor, shown: int, of: int, names: Sequence[str]) -> Text:
+def _foot(place: Cursor, shown: int, of: int, lists: Sequence[List]) -> Text:
     rows = f"{place.first + 1}-{place.first + shown} of {of}" if of else "none"
     clock = time.strftime("%H:%M:%S")
-    text = f"q quits   Tab: {' '.join(names)}   arrows: {place.looked_at.value} {rows}   {clock}"
+    names = " ".join(each.value for each in lists)
+    text = f"q quits   Tab: {names}   arrows: {place.looked_at.value} {rows}   {clock}"
     return Text(text, style="reverse", no_wrap=True)

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from flexo_cli.live.asking import Asking
-from flexo_cli.live.layout import Cursor, List, Shown, nothing_yet, screen
+from flexo_cli.live.layout import Cursor, Shown, nothing_yet, screen
 from flexo_cli.live.picture import Picture
 from flexo_cli.live.terminal import Terminal, whole_terminal
 
@@ -27,7 +27,7 @@ def watch(console: Console, daemon: str | None, interval_s: float) -> None:
             for key in terminal.keys(_DRAW_EVERY_S):
                 if key == "quit":
                     return
-                place = moved(place, key, shown, lending=picture is not None and picture.loans.lending)
+                place = moved(place, key, shown)
 
 
 def _draw(terminal: Terminal, picture: Picture | None, away: str, place: Cursor) -> Shown:
@@ -39,10 +39,10 @@ def _draw(terminal: Terminal, picture: Picture | None, away: str, place: Cursor)
     return shown
 
 
-def moved(place: Cursor, key: str, shown: Shown, *, lending: bool) -> Cursor:
-    """The cursor after `key`. `lending`: True if there is a list of loans."""
+def moved(place: Cursor, key: str, shown: Shown) -> Cursor:
+    """The cursor after `key`."""
     if key == "next":
-        lists = [each for each in List if lending or each is not List.LOANS]
+        lists = shown.lists
         after = (lists.index(place.looked_at) + 1) % len(lists) if place.looked_at in lists else 0
         return Cursor(lists[after])
     page = max(1, shown.rows)

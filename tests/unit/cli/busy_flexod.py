@@ -1,4 +1,4 @@
-"""An AdminService with as many jobs, nodes and loans as a test wants, for `flexo top`."""
+"""An AdminService with as many jobs, nodes, loans and pool Aggregators as a test wants, for `flexo top`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ class BusyFlexod(admin_pb2_grpc.AdminServiceServicer):
             lending=True, inference_partition="infer", partition="borrowed", loans=loans
         )
         self.status.lending.CopyFrom(pb.LendingView(at=time.time(), servers=8, demand=4.25, lent=len(loans)))
+
+    def pool(self, *aggregators: pb.PoolAggregatorView) -> None:
+        self.status.pool.CopyFrom(pb.PoolView(aggregators=aggregators, wanted=1, jobs=2))
 
     def _heard(self, context: grpc.ServicerContext) -> None:
         self.asked += 1

@@ -45,6 +45,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         self.busy_for = 0
         """So many calls are told to come again."""
         self.user = "ann"
+        self.aggregation: admin_pb2.JobAggregation | None = None
 
     def GetStatus(self, request, context):  # noqa: N802
         self._note(context)
@@ -60,7 +61,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         job = admin_pb2.ElasticJob(
             job_id=7, user=self.user, min=2, max=8, workers=5, granted=5, gpus_per_worker=1, attached=True,
             scalable=True, base_nodes=["n1"], grants=[grant], scaling=[_point(1, 1.0)], batch=64,
-            progress=0.42, left_s=7300, left_by="history",
+            progress=0.42, left_s=7300, left_by="history", aggregation=self.aggregation,
         )  # fmt: skip
         return admin_pb2.ListJobsReply(jobs=[job])
 
@@ -157,6 +158,21 @@ def test_jobs_as_json_keep_their_grants(admin: Admin, flexo_run: Run) -> None:
     assert (job["job_id"], job["workers"], job["wanted"]) == (7, 5, None)
     assert job["grants"][0]["node"] == "n2"
     assert (job["progress"], job["left_s"], job["left_by"]) == (0.42, 7300.0, "history")
+
+
+def test_jobs_say_whose_aggregators_sum_only_if_any_do(admin: Admin, flexo_run: Run) -> None:
+    assert "AGGREGATORS" not in flexo_run("jobs")[1]
+    assert json.loads(flexo_run("jobs", "--json")[1])["jobs"][0]["aggregation"] is None
+    shares = [admin_pb2.JobAggregator(name="c1:7000", share=1)]
+    admin.aggregation = admin_pb2.JobAggregation(
+        wants_pool=True, state="shares", aggregators=shares, alone_s=0.19, now_s=0.2, loss=0.05
+    )
+    head, row = flexo_run("jobs")[1].splitlines()
+    assert row[head.index("AGGREGATORS") :].split()[:2] == ["pool", "-5%"]
+    assert json.loads(flexo_run("jobs", "--json")[1])["jobs"][0]["aggregation"] == {
+        "wants_pool": True, "state": "shares", "aggregators": [{"name": "c1:7000", "share": 1}],
+        "alone_s": 0.19, "now_s": 0.2, "loss": 0.05,
+    }  # fmt: skip
 
 
 def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin, flexo_run: Run) -> None:

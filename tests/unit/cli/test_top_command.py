@@ -100,6 +100,40 @@ def test_servers_on_loan_are_listed_the_first_due_first_and_marked_among_the_nod
     assert re.search(r"n5 +\S{4} <", text)
 
 
+def test_pool_aggregators_are_listed_the_busiest_first_with_their_jobs_and_what_these_lose(flexod):
+    flexod.pool(
+        pb.PoolAggregatorView(name="10.0.0.1:7000", use=0.2, flexo_version="1"),
+        pb.PoolAggregatorView(
+            name="10.0.0.2:7000", use=0.4, cores_used=0.37, gradient_bytes=24 << 20, job_ids=[100, 101],
+            slurm_job_id=55, node="c1",
+        ),
+    )  # fmt: skip
+    shared = pb.JobAggregator(name="10.0.0.2:7000", share=1)
+    flexod.jobs[0].aggregation.CopyFrom(pb.JobAggregation(aggregators=[shared], loss=0.034))
+    flexod.jobs[1].aggregation.CopyFrom(pb.JobAggregation(aggregators=[shared]))
+    flexod.jobs.append(job(7, aggregation=pb.JobAggregation()))
+    text = shown(flexod, 150, 40)
+    assert says(text, "2 Aggregators attached", "1 wanted by 2 jobs")
+    assert re.search(r"10.0.0.2:7000 +c1 +55 +37% +40% +24.0 MiB +100 -3%, 101\n10.0.0.1:7000 ", text)
+    assert re.search(r"10.0.0.1:7000 +0% +20% +0.0 MiB +idle", text)
+    for number, whose in ((100, "pool -3%"), (101, "pool"), (102, "none"), (7, "own")):
+        assert re.search(rf"^ *{number} +ada .* training +{whose} +all idle", text, re.MULTILINE)
+
+
+def test_without_a_pool_nothing_is_said_of_aggregators(flexod):
+    text = shown(flexod, 150, 40)
+    assert "ggregator" not in text.replace("AGGREGATOR", "Aggregator")
+    assert "pool" not in text
+
+
+def test_nodes_and_jobs_of_aggregators_are_no_columns_if_no_queue_confirms_them(flexod):
+    flexod.pool(pb.PoolAggregatorView(name="10.0.0.1:7000"))
+    text = shown(flexod, 150, 40)
+    assert "GRADIENTS" in text
+    assert "SLURM JOB" not in text
+    assert "NODE " not in text
+
+
 @pytest.mark.thorough
 def test_hundreds_of_jobs_fill_the_screen_and_can_be_gone_through(flexod):
     flexod.jobs = [job(1000 + number) for number in range(300)]
@@ -108,11 +142,11 @@ def test_hundreds_of_jobs_fill_the_screen_and_can_be_gone_through(flexod):
     for _ in range(40):
         made = screen(picture, Size(200, 50), place, "", NOW)
         seen |= set(re.findall(r"^(1\d\d\d) ", "\n".join(line.plain for line in made.lines), re.MULTILINE))
-        place = moved(place, "page down", made, lending=False)
+        place = moved(place, "page down", made)
     assert len(seen) == made.of == 300
     assert place.first + made.rows == 300
-    assert moved(place, "top", made, lending=False).first == 0
-    assert moved(Cursor(), "up", made, lending=False).first == 0
+    assert moved(place, "top", made).first == 0
+    assert moved(Cursor(), "up", made).first == 0
 
 
 @pytest.mark.parametrize("looked_at", List)
@@ -151,17 +185,22 @@ def test_names_that_users_chose_do_not_steer_the_terminal(flexod):
     assert not set(shown(flexod, 200, 50)) & {"\x1b", "\x07"}
 
 
-def test_tab_goes_from_list_to_list_and_leaves_out_loans_where_there_are_none():
-    made = screen_rows()
+def test_tab_goes_from_list_to_list_and_leaves_out_what_there_is_not():
+    made = screen_rows(pb.ListLoansReply(lending=True), pb.GetStatusReply(pool=pb.PoolView()))
     place = Cursor()
-    lists = [(place := moved(place, "next", made, lending=True)).looked_at for _ in range(3)]
-    assert lists == [List.LOANS, List.NODES, List.JOBS]
-    assert moved(Cursor(), "next", made, lending=False).looked_at is List.NODES
+    lists = [(place := moved(place, "next", made)).looked_at for _ in range(4)]
+    assert lists == [List.POOL, List.LOANS, List.NODES, List.JOBS]
+    assert moved(Cursor(), "next", screen_rows()).looked_at is List.NODES
 
 
-def screen_rows():
-    empty = Picture(NOW, pb.GetStatusReply(), pb.ListJobsReply(), pb.ListNodesReply(), pb.ListLoansReply())
-    return screen(empty, Size(80, 24), Cursor(), "", NOW)
+def screen_rows(loans=None, status=None):
+    said = (
+        status or pb.GetStatusReply(),
+        pb.ListJobsReply(),
+        pb.ListNodesReply(),
+        loans or pb.ListLoansReply(),
+    )
+    return screen(Picture(NOW, *said), Size(80, 24), Cursor(), "", NOW)
 
 
 def test_keys_are_told_apart_also_when_they_come_at_once():

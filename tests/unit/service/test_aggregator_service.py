@@ -19,6 +19,7 @@ from service_doubles import PlainAuthenticator, end_of
 from thorough import examples
 
 from flexo.model.aggregation import Eviction, JobSums
+from flexo.model.queue import Principal
 from flexo.service.aggregator_registry import AggregatorRegistry
 from flexo.service.aggregator_service import AggregatorService, PoolTimeouts
 from flexo.service.authentication import Authentication
@@ -30,6 +31,7 @@ from flexo_protos.v1 import aggregators_pb2_grpc
 
 ATTACH = "/flexo.v1.AggregatorService/Attach"
 OWN, STRANGER = os.getuid(), 61_001
+OWNER = Principal(str(OWN))
 QUICK = PoolTimeouts(hello_within_s=2, quiet_s=6)
 
 
@@ -105,6 +107,7 @@ def test_an_aggregator_of_flexods_own_account_is_welcomed_and_known() -> None:
             assert (known.name, known.memory, known.slurm_job_id) == ("c1:7000", 1 << 34, 5)
             assert h.woken.is_set()
             assert known.key == b"k" * 32
+            assert known.owner == OWNER
             assert "kkkk" not in repr(known)
 
     run(story)
@@ -230,7 +233,7 @@ def test_a_hello_that_cannot_be_is_refused_by_the_name_of_its_field(
     changes: dict[str, object], named: str
 ) -> None:
     with pytest.raises(Malformed, match=named):
-        introduced(hello(**changes).hello)
+        introduced(hello(**changes).hello, OWNER)
 
 
 @pytest.mark.parametrize(
@@ -247,14 +250,14 @@ def test_a_status_that_cannot_be_is_refused_by_the_name_of_its_field(
     jobs: list[pb.JobSums], named: str
 ) -> None:
     with pytest.raises(Malformed, match=named):
-        with_status(introduced(hello().hello), pb.AggregatorStatus(jobs=jobs))
+        with_status(introduced(hello().hello, OWNER), pb.AggregatorStatus(jobs=jobs))
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(messages(pb.FromAggregator.DESCRIPTOR))
 def test_whatever_an_aggregator_says_is_taken_or_malformed(said: pb.FromAggregator) -> None:
     with contextlib.suppress(Malformed):
-        known = introduced(said.hello)
+        known = introduced(said.hello, OWNER)
         with_status(known, said.status)
     with contextlib.suppress(Malformed):
-        with_status(introduced(hello().hello), said.status)
+        with_status(introduced(hello().hello, OWNER), said.status)

@@ -144,3 +144,4 @@ def test_the_status_has_the_pool_for_people_and_for_scripts(tmp_path: Path) -> N
     assert said["wanted"] == 0
     (each,) = said["aggregators"]
     assert (each["name"], each["flexo_version"], each["jobs"]) == ("c1:7000", "1.2", 0)
+    assert (each["job_ids"], each["slurm_job_id"], each["node"], each["cores_used"]) == ([], None, None, 0.0)

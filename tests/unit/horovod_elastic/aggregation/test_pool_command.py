@@ -16,6 +16,7 @@ import pytest
 
 from flexo_protos.v1 import aggregators_pb2 as pb
 from flexo_protos.v1 import aggregators_pb2_grpc as rpc
+from horovod_elastic.aggregation.pool import slurm_job
 
 ROOT = Path(__file__).resolve().parents[4]
 BOUND_S = 60.0
@@ -36,12 +37,14 @@ class PlayedFlexod(rpc.AggregatorServiceServicer):
         self.attached = threading.Event()
         self.heard_leaving = threading.Event()
         self.drains = False
+        self.hello = pb.AggregatorHello()
 
     def Attach(  # noqa: N802
         self, request_iterator: Iterator[pb.FromAggregator], context: grpc.ServicerContext
     ) -> Iterator[pb.ToAggregator]:
         for said in request_iterator:
             if said.WhichOneof("body") == "hello":
+                self.hello = said.hello
                 self.attached.set()
                 yield pb.ToAggregator(welcome=pb.AggregatorWelcome(flexod_version="1"))
             elif said.status.leaving:
@@ -65,7 +68,7 @@ def aggregator(flexod: PlayedFlexod) -> Iterator[subprocess.Popen[bytes]]:
     modules = os.pathsep.join(str(ROOT / each) for each in (".", "daemon", "protos"))
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, f"--flexod=127.0.0.1:{port}", "--host=127.0.0.1"],
-        env={**os.environ, "PYTHONPATH": modules},
+        env={**os.environ, "PYTHONPATH": modules, "SLURM_JOB_ID": "77"},
     )
     try:
         assert flexod.attached.wait(BOUND_S)
@@ -74,6 +77,19 @@ def aggregator(flexod: PlayedFlexod) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
         process.wait()
         server.stop(None)
+
+
+def test_a_pools_aggregator_names_the_slurm_job_that_it_runs_in(
+    flexod: PlayedFlexod, aggregator: subprocess.Popen[bytes]
+) -> None:
+    assert flexod.hello.slurm_job_id == 77
+
+
+@pytest.mark.parametrize(
+    ("said", "number"), [("12", 12), (None, 0), ("", 0), ("12_3", 0), ("-1", 0), ("9" * 30, 0), ("٣", 0)]
+)
+def test_what_is_no_number_of_a_slurm_job_is_none(said: str | None, number: int) -> None:
+    assert slurm_job({} if said is None else {"SLURM_JOB_ID": said}) == number
 
 
 def test_a_pools_aggregator_ends_when_flexod_says_so(
