@@ -42,7 +42,7 @@ class AggregatorUsage:
     bytes: int
     """Bytes of all sums that the job's latest generation makes, each counted once."""
     rounds: int
-    """How often the largest key was summed in this generation."""
+    """How often the key was summed in this generation that makes up most of its sums."""
     version: int
     """The version of the assignment in use; 0: none."""
 

@@ -200,6 +200,10 @@ class KeyState:
         self._parts[part].is_busy = False
         return self.all_done() == number
 
+    def rounds(self) -> int:
+        """The rounds whose results all parts have had."""
+        return min(self.done(part) for part in range(len(self.parts)))
+
     def all_done(self) -> int:
         """The round whose result all parts have; 0: none."""
         number = self.done(0)

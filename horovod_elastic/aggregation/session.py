@@ -273,12 +273,13 @@ class Session:
             state.lost(index)
 
     def usage(self) -> AggregatorUsage:
-        """What this generation's sums are."""
+        """What this generation's sums are. A key that was summed once, as a model is sent, is no measure."""
         with self._lock:
             size = sum(state.shape.size for state in self._keys.values())
-            largest = max(self._keys.values(), key=lambda state: state.shape.size, default=None)
-            rounds = 0 if largest is None else largest.all_done()
-            return AggregatorUsage(size, rounds, self.plan.version)
+            rounds = [
+                (state.shape.size * done, done) for state in self._keys.values() if (done := state.rounds())
+            ]
+            return AggregatorUsage(size, max(rounds, default=(0, 0))[1], self.plan.version)
 
     def _drop_frame(self, ranks: Iterable[int]) -> tuple[Frame, tuple[bytes]]:
         return Frame(Kind.DROP), (mask_of(sorted(ranks), self.plan.size),)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Sequence
+from threading import Lock
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horovod_elastic.aggregation.control import AggregatorUsage
 from horovod_elastic.aggregation.key_state import KeyState
 from horovod_elastic.aggregation.memory import InputMemory, KeyShape, both, mask_of, ranks_in
+from horovod_elastic.aggregation.session import Session
 
 SHAPE = KeyShape("gradients", "float32", 1)
 PART_BYTES = 4096
@@ -27,6 +31,30 @@ def state(ranks: int, ours: Sequence[int] = ()) -> KeyState:
 
 def mask(*ranks: int) -> bytes:
     return mask_of(ranks, 4)
+
+
+# --- how many rounds there were -----------------------------------------------------------------------------
+
+
+def test_a_round_counts_once_all_parts_have_its_result() -> None:
+    made = KeyState(KeyShape("gradients", "float32", 2 * PART_BYTES // 4), PART_BYTES, 4)
+    assert len(made.parts) == 2
+    seen = []
+    for part, number in ((0, 1), (1, 1), (0, 2), (1, 2)):
+        made.is_whole(part, number, mask(0, 1))
+        seen.append(made.rounds())
+    assert seen == [0, 1, 1, 2]
+
+
+def test_an_iteration_is_not_counted_by_a_model_that_was_sent_once() -> None:
+    model, gradients = (
+        KeyState(KeyShape(name, "float32", 8), PART_BYTES, 4) for name in ("model", "gradients")
+    )
+    model.is_whole(0, 1, mask(0, 1))
+    for number in range(1, 6):
+        gradients.is_whole(0, number, mask(0, 1))
+    session = SimpleNamespace(_lock=Lock(), _keys={1: model, 2: gradients}, plan=SimpleNamespace(version=3))
+    assert Session.usage(session) == AggregatorUsage(64, 5, 3)
 
 
 # --- this node's workers ----------------------------------------------------------------------------------
