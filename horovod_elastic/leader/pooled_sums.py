@@ -76,6 +76,7 @@ class PooledSums:
         self._agents = agents
         self.wanted = choice.wants_pool(environment)
         """Whether the user has asked for pool Aggregators."""
+        self._summed = choice.sums_by_service(environment)
         self.reserves = choice.aggregator_cores(environment)
         """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
         self._assigned = jobs_pb2.Aggregators()
@@ -167,9 +168,9 @@ class PooledSums:
             self._time.note(now, self._iterations)
 
     def report(self, nodes: int, now: float) -> jobs_pb2.AggregationUse | None:
-        """The use, for flexod; None if the user has not asked for a pool. `nodes`: with workers."""
-        if not self.wanted:
-            return None
+        """The use, for flexod; None if no Aggregators sum. `nodes`: with workers."""
+        if not self.wanted:  # nothing is measured for it
+            return jobs_pb2.AggregationUse(nodes=nodes) if self._summed else None
         fresh = self._fresh(now)
         version, _ = self._in_use
         return jobs_pb2.AggregationUse(

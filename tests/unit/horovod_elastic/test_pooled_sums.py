@@ -67,11 +67,12 @@ class Job:
         return said
 
 
-def test_a_job_with_its_own_aggregators_reports_nothing_and_takes_no_assignment() -> None:
+def test_a_job_with_its_own_aggregators_says_no_more_than_that_and_takes_no_assignment() -> None:
     job = Job({choice.VARIABLE: choice.SERVICE})
     assert not job.sums.assigned(aggregators(1, "c1"))
     assert job.told("a") == []
-    assert job.sums.report(2, 0.0) is None
+    assert job.sums.report(2, 0.0) == jobs_pb2.AggregationUse(nodes=2)
+    assert Job({}).sums.report(2, 0.0) is None, "it is all-reduced"
 
 
 def test_a_new_assignment_reaches_all_agents_and_needs_a_generation() -> None:
