@@ -23,7 +23,7 @@ ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.ven
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 demo-sharing: ## a second job on GPUs that others hold, on the same kind of cluster (pretended GPUs: none takes part)
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_demos.sharing $(ARGS)
+
+demo-service: ## two trainings share Aggregators, and processes are killed, on the same kind of cluster
+	@./setup.sh all --lab=$@
+	@$(BIN)/python -m flexo_demos.service $(ARGS)
 
 test: usual := and not thorough
 test: ## lint, the plugin's own checks, and the tests of what users rely on (about 35 minutes on two cores, set-up aside)

@@ -83,6 +83,7 @@ def main() -> None:
             schedule.step()
             if log is not None:
                 step = {"epoch": epoch, "rank": dist.get_rank(), "size": dist.get_world_size()}
+                step |= {"step": schedule.last_epoch}
                 step |= {"began": began, "ended": time.time(), "loss": loss.item()}
                 log.write(json.dumps({**step, "samples": numbers.tolist()}) + "\n")
     if dist.get_rank() == 0 and args.log_dir is not None:

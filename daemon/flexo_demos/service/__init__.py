@@ -1,0 +1,1 @@
+"""The demo of pool Aggregators: two trainings share one, processes are killed, on a real Slurm cluster."""
