@@ -41,10 +41,15 @@ def test_times_and_cpu_times_are_compared_with_the_all_reduce():
         "torch": [Turn((0.1, 0.1, 9.0), 0.2)] * 3,
         "shm": [Turn((0.05, 0.05, 0.05), 0.1)] * 3,
         "tcp": [Turn((0.1, 0.15, 0.2), 0.3)] * 3,
+        "resident": [Turn((0.2, 0.2, 0.2), 0.4)] * 3,
     }
     found = {name: ratio.value for name, ratio in compare(turns).items()}
     assert found == pytest.approx(
-        {"comm_ratio.shm": 0.5, "cpu_ratio.shm": 0.5, "comm_ratio.tcp": 1.5, "cpu_ratio.tcp": 1.5}
+        {
+            **{"comm_ratio.shm": 0.5, "cpu_ratio.shm": 0.5},
+            **{"comm_ratio.tcp": 1.5, "cpu_ratio.tcp": 1.5},
+            **{"comm_ratio.resident": 2.0, "cpu_ratio.resident": 2.0},
+        }
     )
 
 
