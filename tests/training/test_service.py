@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,10 +22,8 @@ sys.path.insert(0, str(HERE))
 
 from local_job import BASE, LocalJob, local_job, train_at  # noqa: E402
 
-from flexo_protos import aggregation_token  # noqa: E402
-from flexo_protos.aggregation_token import AggregationToken  # noqa: E402
+from flexo_bench.local_job.pool import pool_aggregator  # noqa: E402
 from horovod_elastic.aggregation import control  # noqa: E402
-from horovod_elastic.aggregation.control import AssignedAggregator  # noqa: E402
 from horovod_elastic.core.choice import SERVICE  # noqa: E402
 
 DDP = HERE / "scripts" / "plain_ddp.py"
@@ -166,30 +162,12 @@ def check_horovod(job: LocalJob, dead: set[int]) -> None:
         assert epoch == last or len(used) == 400
 
 
-@contextmanager
-def pool_aggregator(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], AssignedAggregator]]:
-    """An Aggregator of a pool, with a token for the job."""
-    folder.mkdir()
-    key = secrets.token_bytes(aggregation_token.KEY_BYTES)
-    process = subprocess.Popen([sys.executable, str(HERE / "local_pool.py"), str(folder), key.hex()])
-    try:
-        while not (folder / "port").exists() or not (folder / "port").read_text():
-            assert process.poll() is None
-            time.sleep(0.05)
-        content = AggregationToken(str(BASE), "somebody", 1 << 30, int(time.time()) + 3600)
-        port, token = int((folder / "port").read_text()), aggregation_token.sign(content, key)
-        yield process, AssignedAggregator("127.0.0.1", port, token)
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_a_pools_aggregators_that_die_cost_no_mini_batch(tmp_path: Path) -> None:
     """Two of them sum the parts of both nodes. When both are gone, the nodes' own do."""
     with (
         service_job(tmp_path / "job", DDP) as job,
-        pool_aggregator(tmp_path / "p1") as (one, assigned_one),
-        pool_aggregator(tmp_path / "p2") as (other, assigned_other),
+        pool_aggregator(tmp_path / "p1", str(BASE)) as (one, assigned_one),
+        pool_aggregator(tmp_path / "p2", str(BASE)) as (other, assigned_other),
     ):
         train_at(job, 2)
         (own,) = job.aggregators()

@@ -166,15 +166,16 @@ def local_job(
     unit: int = 1,
     minimum: int = 0,
     second: int = 0,
+    daemon: str = "",
     **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
 
-    With `maximum` workers in its base, it has a fixed size.
+    With `maximum` workers in its base, it has a fixed size. `daemon`: flexod's host:port.
     """
     command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
     of_base = {"workers": workers, "maximum": maximum, "unit": unit, "minimum": minimum, "second": second}
-    with job_of(folder, command, **of_base, **variables) as job:  # type: ignore[arg-type]
+    with job_of(folder, command, daemon=daemon, **of_base, **variables) as job:  # type: ignore[arg-type]
         yield job
 
 
@@ -189,6 +190,7 @@ def job_of(
     work: Path = Path(),
     minimum: int = 0,
     second: int = 0,
+    daemon: str = "",
     **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `command` in the folder `work` (see local_job).
@@ -204,7 +206,7 @@ def job_of(
             nodes.append(BaseNode(SECOND, second))
         least, rest = minimum or workers + second, {"unit": unit, "opportunistic": minimum > 0}
         base = BaseJob(str(BASE), 0, tuple(nodes), shape, least, maximum, "", **rest)  # type: ignore[arg-type]
-        plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
+        plan = JobPlan(base, Site(), "", daemon, str(LeasePlace(Kind.RUN, (server.endpoint,))))
         kept = {"FLEXO_PARKED_FOLDER": str(folder)} if minimum else {}
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **kept, **variables}
         job = LocalJob(folder, plan, command, environment, work)

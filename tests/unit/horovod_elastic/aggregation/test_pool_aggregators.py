@@ -24,8 +24,6 @@ from horovod_elastic.aggregation.frames import BadFrame
 from horovod_elastic.aggregation.plan import Plan, PlannedNode
 from horovod_elastic.aggregation.server import Server
 
-HERE = Path(__file__).resolve().parent
-SCRIPT = HERE.parents[2] / "training" / "local_pool.py"
 pytestmark = pytest.mark.processes
 FEW = sums(("float32", 30_001), ("float64", 1), ("int64", 2000))
 
@@ -65,7 +63,8 @@ def pool(folder: Path, count: int) -> Iterator[list[PoolProcess]]:
         for number in range(count):
             place, key = folder / f"pool{number}", secrets.token_bytes(KEY_BYTES)
             place.mkdir()
-            process = subprocess.Popen([sys.executable, str(SCRIPT), str(place), key.hex()])
+            command = [sys.executable, "-m", "flexo_bench.local_job.pool", str(place), key.hex()]
+            process = subprocess.Popen(command)
             port = place / "port"
             wait_for(lambda port=port: port.exists() and port.read_text())  # type: ignore[misc]
             started.append(PoolProcess(process, int(port.read_text()), key))
