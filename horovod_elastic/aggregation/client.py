@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from horovod_elastic import sockets
@@ -109,6 +109,22 @@ class AggregationClient:
         if self._over:
             raise SumsFailed(self._over)
         return found
+
+    def used(self) -> list[KeyShape]:
+        """The keys that were summed so far, in the order in which they were asked for."""
+        with self._lock:
+            return [key.shape for key in self._keys if key.round]
+
+    def expect(self, shapes: Sequence[KeyShape]) -> None:
+        """Register these keys before anybody asks for them, and touch their memory. Raises SumsFailed.
+
+        The first sum of a key waits for both otherwise. All workers expect the same, in the same order.
+        """
+        for shape in shapes:
+            key = self.key(shape)
+            key.input.touch()
+            assert key.result is not None
+            key.result.touch()
 
     def begin(self, key: Key, then: Callable[[str], None]) -> None:
         """Have the key's input summed. It must not change until the sum is there. Raises SumsFailed.

@@ -101,6 +101,10 @@ class InputMemory:
         """The same as bytes."""
         return memoryview(self._map)
 
+    def touch(self) -> None:
+        """Have the kernel provide the memory now, which nobody else uses yet."""
+        self.numbers.fill(0)
+
     def close(self) -> None:
         """Close the descriptor. The memory is there as long as somebody uses it."""
         self.fd = _closed(self.fd)
@@ -128,6 +132,10 @@ class ResultMemory:
     def view(self) -> memoryview:
         """The numbers as bytes."""
         return memoryview(self._map)[self.offset :]
+
+    def touch(self) -> None:
+        """Have the kernel provide the memory now. Others may use it."""
+        bytes(memoryview(self._map)[:: mmap.PAGESIZE])
 
     def round_of(self, part: int) -> int:
         """The round whose sum this part holds; 0: none."""

@@ -64,8 +64,8 @@ _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 class Communicator:
     """The communicator of one generation (see the module). Nothing is connected before `build`.
 
-    `process_sets`: the ranks of each; the sets have the numbers 1, 2, ... `gpu`: the GPU of this rank's
-    tensors in the previous generation, if there was one.
+    `process_sets`: the ranks of each; the sets have the numbers 1, 2, ... `before`: this rank's in the
+    previous generation, if there was one: the next one uses the same GPU, and probably sums the same tensors.
     """
 
     def __init__(
@@ -73,13 +73,14 @@ class Communicator:
         place: RankPlacement,
         process_sets: Sequence[Sequence[int]],
         timeline: Timeline,
-        gpu: torch.device | None = None,
+        before: Communicator | None = None,
     ) -> None:
         self.place = place
         self.waited_s = 0.0
         """Seconds that threads have waited for works, in all."""
         self._timeline = timeline
-        self._gpu_before = gpu
+        self._gpu_before = None if before is None else before.gpu()
+        self._client_before = None if before is None else before._client
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
         for members in map(tuple, process_sets):  # python_layer.begin leaves out the same sets
@@ -158,6 +159,7 @@ class Communicator:
 
     def _meet_in_groups(self) -> None:
         assert self._channel is not None
+        before, self._client_before = self._client_before, None  # it would keep that generation's memory
         store = self._store if self.place.size > 1 else None
         rank = self.place.rank
         groups = Groups(
@@ -172,7 +174,7 @@ class Communicator:
         groups.connect_gpus(GLOBAL_SET, self._gpu_before)
         client = None
         if self.place.size > 1 and choice.sums_by_service():
-            client = service.connected(self.place, self._store, self.is_broken, self._sums_failed)
+            client = service.connected(self.place, self._store, self.is_broken, self._sums_failed, before)
         if self.place.size > 1:  # the first collective shows that all others have come this far, too
             without = torch.tensor([0 if client is not None else 1])
             groups.gloo(GLOBAL_SET).allreduce([without]).wait()

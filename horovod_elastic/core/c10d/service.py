@@ -10,12 +10,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from pathlib import Path
 
 from horovod_elastic.aggregation import control
 from horovod_elastic.aggregation import place as place_of_aggregator
 from horovod_elastic.aggregation.client import AggregationClient, SumsFailed
 from horovod_elastic.aggregation.control import Assignment
+from horovod_elastic.aggregation.memory import KeyShape
 from horovod_elastic.aggregation.place import AggregatorPlace
 from horovod_elastic.aggregation.plan import (
     LEAST_PART_BYTES,
@@ -50,11 +52,16 @@ def _rests() -> bool:
 
 
 def connected(
-    place: RankPlacement, store: BroadcastStore, given_up: Callable[[], bool], failed: Callable[[str], None]
+    place: RankPlacement,
+    store: BroadcastStore,
+    given_up: Callable[[], bool],
+    failed: Callable[[str], None],
+    before: AggregationClient | None = None,
 ) -> AggregationClient | None:
     """This rank's client, once all of the generation's Aggregators have met; None if they do not.
 
-    All ranks call it at the same time. Raises RuntimeError if the generation is given up.
+    `before`: its client in the present generation. All ranks call it at the same time. Raises RuntimeError if
+    the generation is given up.
     """
     folder = Path(os.environ.get(place_of_aggregator.VARIABLE, ""))
     own = None if _rests() else _own(folder, given_up)
@@ -68,9 +75,11 @@ def connected(
         return None
     path = str(place_of_aggregator.socket_path(folder))
     plan = _plan(place, everybody, _pool(place, store, folder))
+    expected = expected_keys(place, store, plan, before)
     client = AggregationClient(path, plan, place.rank, failed)
     try:
         client.connect(MEET_WITHIN_S, given_up)
+        client.expect(expected)
     except SumsFailed as error:
         say(f"rank {place.rank} cannot use its Aggregator ({error}): this generation uses its all-reduce")
         client.close(in_order=False)
@@ -92,6 +101,25 @@ def _pool(place: RankPlacement, store: BroadcastStore, folder: Path) -> Assignme
     if place.rank == 0:
         store.set("sums/pool", control.assignment_to_text(control.assignment(folder)))
     return control.assignment_from_text(store.get("sums/pool").decode())
+
+
+def expected_keys(
+    place: RankPlacement, store: BroadcastStore, plan: Plan, before: AggregationClient | None
+) -> list[KeyShape]:
+    """The keys that the generation will use, as far as rank 0 knows: those that it uses now.
+
+    None are expected from a pool's Aggregator that serves the present generation, too: it counts what both
+    register, and may allow no more than one of them.
+    """
+    if place.rank == 0:
+        stays = before is not None and bool(_of_pool(before.plan) & _of_pool(plan))
+        shapes = [] if before is None or stays else before.used()
+        store.set("sums/keys", json.dumps([astuple(shape) for shape in shapes]))
+    return [KeyShape(*fields) for fields in json.loads(store.get("sums/keys"))]
+
+
+def _of_pool(plan: Plan) -> set[tuple[str, int]]:
+    return {(node.host, node.port) for node in plan.nodes if not node.ranks}
 
 
 def _plan(place: RankPlacement, everybody: list[list[object]], pool: Assignment) -> Plan:

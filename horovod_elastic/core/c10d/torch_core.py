@@ -80,8 +80,7 @@ class TorchCore:
         """See Core.prepare."""
         sets, present = [each.ranks for each in self.process_sets], self._present
         sets += self._sets_of(place.size)
-        gpu = None if present is None else present.gpu()
-        communicator = Communicator(place, sets, self._front.timeline, gpu)
+        communicator = Communicator(place, sets, self._front.timeline, present)
         with self._lock:
             if place.generation in self._abandoned:
                 raise CoreFailed(f"generation {place.generation} was abandoned")

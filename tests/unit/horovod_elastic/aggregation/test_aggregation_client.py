@@ -147,6 +147,20 @@ def test_a_sum_is_there_once_the_aggregator_says_so_and_told_once(
     assert client.contributors(key) == [{0}, {0}]
 
 
+def test_a_key_that_was_expected_is_registered_before_it_is_asked_for_and_counts_once_it_is_summed(
+    client: AggregationClient, played: PlayedAggregator
+) -> None:
+    answers = threading.Thread(target=played.register)
+    answers.start()
+    client.expect([KEY])
+    answers.join()
+    key = client.key(KEY)  # nobody answers a second registration
+    assert key.number == 0
+    assert client.used() == []
+    client.begin(key, lambda _: None)
+    assert client.used() == [KEY]
+
+
 def test_the_next_aggregator_gets_all_keys_and_what_is_unfinished(
     client: AggregationClient, played: PlayedAggregator
 ) -> None:
