@@ -452,7 +452,8 @@ class Session:
             if number:
                 state.arrives(part, self.own, number, mask)
             return
-        outbox = self._roots[root].outbox
+        link = self._roots.get(root)  # a pool's Aggregator has nothing to tell others
+        outbox = None if link is None else link.outbox
         if outbox is None:
             return  # it hears of it when it is there
         if have and state.done(part):

@@ -117,6 +117,20 @@ def test_a_pool_that_dies_or_stops_costs_no_sum(
         ranks.check_undisturbed()
 
 
+def test_others_of_the_pool_take_the_place_of_one_that_dies_and_none_of_them_breaks(
+    tmp_path: Path, nodes: list[AggregatorProcess], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The parts of the dead one go to several others, each of which hears of all."""
+    with pool(tmp_path, 4) as several:
+        ranks = summed(nodes[:2], 1, *(each.planned() for each in several), rounds=40)
+        for each in several[1:3]:
+            time.sleep(0.5)
+            each.process.kill()
+        ranks.end()
+        ranks.check_undisturbed()
+        assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "token",
     [{"quota": 1000}, {"lasts_s": -5.0}],
