@@ -1,7 +1,8 @@
 """Part `kills`: Aggregators and workers of an elastic job that are killed without warning, at any instant.
 
-The job has real agents: two workers on one node and one on another, an Aggregator on each. The rival is the
-same job on the torch core. Which instants, is drawn from a seed that is written down.
+The job has real agents: two workers on one node and one on another, an Aggregator on each. It trains with
+Horovod's API, and another one (`ddp`) with DistributedDataParallel. The rival is the first job on the torch
+core. Which instants, is drawn from a seed that is written down.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from flexo_bench.service.ratios import goal_line
 from flexo_bench.service.setting import Setting
 from horovod_elastic.core.choice import SERVICE, TORCH
 
-SCRIPT = Path(__file__).resolve().parent / "train_kills.py"
+FOLDER = Path(__file__).resolve().parent
+SCRIPT, DDP_SCRIPT = FOLDER / "train_kills.py", FOLDER / "train_kills_ddp.py"
 SEED = 25
 SAMPLES = 1200
 WORKERS, ON_SECOND = 3, 1
@@ -39,7 +41,37 @@ WAIT_S = (0.3, 1.6)
 """The time from a job that trains undisturbed to the next death is drawn between these."""
 SETTLED_STEPS = 5
 """So many steps of all workers after a death, the job trains undisturbed."""
-AGGREGATOR, WORKER, TORCH_CORE = "aggregator", "worker", "torch_core"
+AGGREGATOR, WORKER, TORCH_CORE, DDP = "aggregator", "worker", "torch_core", "ddp"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What dies in which job. `keys`: of its figures, one inside the other."""
+
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The keys as words."""
+        return " ".join(self.keys)
+
+    @property
+    def kills_aggregators(self) -> bool:
+        """Whether Aggregators die, and not workers."""
+        return self.keys[-1] == AGGREGATOR
+
+    @property
+    def core(self) -> str:
+        """The core that the job trains with."""
+        return TORCH if self.keys[-1] == TORCH_CORE else SERVICE
+
+    @property
+    def is_ddp(self) -> bool:
+        """Whether the script is one with DistributedDataParallel."""
+        return self.keys[0] == DDP
+
+
+CASES = tuple(map(Case, ((AGGREGATOR,), (WORKER,), (TORCH_CORE,), (DDP, AGGREGATOR), (DDP, WORKER))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +85,24 @@ class Killed:
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Kill Aggregators, workers, and workers of the torch core; see parts.Part."""
-    found: dict[str, Any] = {"seed": SEED, "machine": machine.facts()}
+    """Kill Aggregators and workers of each job; see parts.Part."""
+    found: dict[str, Any] = {"seed": SEED, "machine": machine.facts(), DDP: {}}
     shares = deaths_of_jobs(QUICK_KILLS if setting.quick else KILLS)
     goals: list[Goal] = []
     print("\nkills | runs | mini-batches lost | samples repeated, missing | pause, worst | mini-batch")
     with tempfile.TemporaryDirectory(prefix="bench-service-") as folder:
-        for kind in (AGGREGATOR, WORKER, TORCH_CORE):
+        for case in CASES:
             done = [
-                _job(kind, number, kills, Path(folder, kind), setting) for number, kills in enumerate(shares)
+                _job(case, number, kills, Path(folder, *case.keys), setting)
+                for number, kills in enumerate(shares)
             ]
-            found[kind] = summary(done)
-            if kind == AGGREGATOR:
-                found[kind] |= _compared_with_undisturbed(done, Path(folder, "undisturbed"), setting)
-            _show(kind, found[kind])
-            goals += _goals(kind, found[kind])
+            figures = summary(done)
+            if case.kills_aggregators:
+                undisturbed = Path(folder, *case.keys, "undisturbed")
+                figures |= _compared_with_undisturbed(case, done, undisturbed, setting)
+            (found[DDP] if case.is_ddp else found)[case.keys[-1]] = figures
+            _show(case.name, figures)
+            goals += _goals(case, figures)
             setting.keep({"kills": found})
     for goal in goals:
         print(goal_line(goal))
@@ -87,6 +122,7 @@ def summary(jobs: Sequence[Killed]) -> dict[str, Any]:
         "runs": len(costs),
         "batches_lost": sum(cost.batches_lost for cost in costs),
         "samples_repeated": sum(job.judged.samples_repeated for job in jobs),
+        "samples_filled_up": sum(job.judged.samples_filled_up for job in jobs),
         "samples_missing": sum(job.judged.samples_missing for job in jobs),
         "disagreements": sum(job.judged.disagreements for job in jobs),
         "pause_s": statistics.median(pauses) if pauses else None,
@@ -109,37 +145,39 @@ def same_bits(killed: Sequence[Mapping[int, set[str]]], undisturbed: Mapping[int
 # --- jobs -------------------------------------------------------------------------------------------------
 
 
-def _job(kind: str, number: int, kills: int, folder: Path, setting: Setting) -> Killed:
+def _job(case: Case, number: int, kills: int, folder: Path, setting: Setting) -> Killed:
     """One job, in which that kind of process is killed so often."""
-    dice = random.Random(f"{SEED} {kind} {number}")
-    kill = _kill_aggregator if kind == AGGREGATOR else _kill_worker
+    dice = random.Random(f"{SEED} {case.name} {number}")
+    kill = _kill_aggregator if case.kills_aggregators else _kill_worker
     done: list[Kill] = []
     failed = ""
-    with _started(folder / str(number), TORCH if kind == TORCH_CORE else SERVICE, kind == AGGREGATOR) as job:
+    with _started(folder / str(number), case) as job:
         try:
             _wait_until_settled(job, done)
             for _ in range(kills):
                 time.sleep(dice.uniform(*WAIT_S))
                 done.append(kill(job, dice, done))
                 _wait_until_settled(job, done)
-                setting.tell(f"kills: {kind}, job {number + 1}: {done[-1].what} killed, the job goes on")
+                setting.tell(f"kills: {case.name}, job {number + 1}: {done[-1].what} killed, the job goes on")
         except JobFailed as error:
             failed = str(error)
         lines = tuple(job.events())
         failed = failed or irregular(lines)
         if failed:
-            setting.tell(f"kills: {kind}, job {number + 1} failed: {failed}")
-            kept = setting.build / "service-kills" / f"{kind}-{number + 1}"
+            setting.tell(f"kills: {case.name}, job {number + 1} failed: {failed}")
+            kept = setting.build / "service-kills" / f"{case.name}-{number + 1}".replace(" ", "-")
             shutil.copytree(job.folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("aggregator"))
             setting.tell(f"kills: its logs are in {kept}")
-    return Killed(tuple(done), judge(lines, done, SAMPLES), lines, failed)
+    judged = judge(lines, done, SAMPLES, fills_up=case.is_ddp)
+    return Killed(tuple(done), judged, lines, failed)
 
 
 @contextlib.contextmanager
-def _started(folder: Path, core: str, by_rank: bool, *options: str) -> Iterator[LocalJob]:
-    how = ["--samples", str(SAMPLES), *(["--by-rank"] if by_rank else []), *options]
-    on_first = WORKERS - ON_SECOND
-    with local_job(folder, SCRIPT, *how, workers=on_first, second=ON_SECOND, FLEXO_CORE=core) as job:
+def _started(folder: Path, case: Case, *options: str) -> Iterator[LocalJob]:
+    by_rank = ["--by-rank"] if case.kills_aggregators and not case.is_ddp else []
+    how = ["--samples", str(SAMPLES), *by_rank, *options]
+    script, on_first = DDP_SCRIPT if case.is_ddp else SCRIPT, WORKERS - ON_SECOND
+    with local_job(folder, script, *how, workers=on_first, second=ON_SECOND, FLEXO_CORE=case.core) as job:
         yield job
 
 
@@ -184,13 +222,15 @@ def _kill(pid: int, what: str) -> Kill:
     return Kill(killed_at, pid, what)
 
 
-def _compared_with_undisturbed(jobs: Sequence[Killed], folder: Path, setting: Setting) -> dict[str, Any]:
+def _compared_with_undisturbed(
+    case: Case, jobs: Sequence[Killed], folder: Path, setting: Setting
+) -> dict[str, Any]:
     """Train as many steps as the longest of these jobs without a death, and compare all parameters."""
     killed = [digests(job.lines) for job in jobs]
     steps = max((max(job, default=0) for job in killed), default=0)
-    setting.tell(f"kills: {steps} steps without a death, to compare parameters")
+    setting.tell(f"kills: {case.name}, {steps} steps without a death, to compare parameters")
     options = ("--step-seconds", "0", "--steps", str(steps))
-    with _started(folder, SERVICE, True, *options) as job:
+    with _started(folder, case, *options) as job:
         job.wait()
         undisturbed = digests(job.events())
     return {"bit_identical": same_bits(killed, undisturbed), "steps_compared": sum(map(len, killed))}
@@ -199,20 +239,20 @@ def _compared_with_undisturbed(jobs: Sequence[Killed], folder: Path, setting: Se
 # --- as text ----------------------------------------------------------------------------------------------
 
 
-def _show(kind: str, found: Mapping[str, Any]) -> None:
+def _show(name: str, found: Mapping[str, Any]) -> None:
     samples = f"{found['samples_repeated']}, {found['samples_missing']}"
     times = [_ms(found[name]) for name in ("pause_s", "pause_worst_s", "mini_batch_s")]
     alike = f" | bit for bit alike: {found['bit_identical']}" if "bit_identical" in found else ""
     counts = f"{found['runs']} | {found['batches_lost']} | {samples}"
-    print(f"  {kind} | {counts} | {times[0]}, {times[1]} ms | {times[2]} ms{alike}", flush=True)
+    print(f"  {name} | {counts} | {times[0]}, {times[1]} ms | {times[2]} ms{alike}", flush=True)
     for why in found["failed"]:
         print(f"    failed: {why}")
 
 
-def _goals(kind: str, found: Mapping[str, Any]) -> Iterator[Goal]:
-    if kind == TORCH_CORE:
+def _goals(case: Case, found: Mapping[str, Any]) -> Iterator[Goal]:
+    if case.core == TORCH:
         return
-    own, batch = f"kills.{kind}", found["mini_batch_s"]
+    own, batch = ".".join(("kills", *case.keys)), found["mini_batch_s"]
     yield Goal(f"{own}.jobs that did not go on", len(found["failed"]), at_most=0)
     yield Goal(f"{own}.batches_lost", found["batches_lost"], at_most=0)
     yield Goal(f"{own}.samples_repeated", found["samples_repeated"], at_most=0)

@@ -1,8 +1,10 @@
-"""What deaths have cost a job of train_kills.py, from what its workers have logged. All functions are pure.
+"""What deaths have cost a job, from what the workers of a script train_kills*.py have logged. Pure.
 
 Whoever has rank 0 is not killed, so the newest line of each step by a rank 0 is the history. A mini-batch
 that a worker begins a second time is lost. A sample is repeated if it counts more than once in an epoch of
-the history, and missing if it does not count in an epoch that is over.
+the history, and missing if it does not count in an epoch that is over. DistributedSampler fills the last
+mini-batch of an epoch up with samples that were used before, with or without deaths, so that all workers have
+equally many. Those are counted apart.
 """
 
 from __future__ import annotations
@@ -50,13 +52,16 @@ class Judged:
     costs: tuple[Cost, ...]
     steps: int
     samples_repeated: int
+    samples_filled_up: int
     samples_missing: int
     disagreements: int
     """Steps after which two workers had other parameters, or had used other samples."""
 
 
-def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: int) -> Judged:
-    """Judge a job; `samples`: of an epoch."""
+def judge(
+    lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: int, *, fills_up: bool = False
+) -> Judged:
+    """Judge a job. `samples`: of an epoch. `fills_up`: whether the script fills epochs up."""
     workers: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for line in sorted(lines, key=lambda each: float(each["time"])):
         workers[int(line["pid"])].append(line)
@@ -65,12 +70,15 @@ def judge(lines: Iterable[Mapping[str, Any]], kills: Sequence[Kill], samples: in
     for line in history.values():
         counted[line["epoch"]].update(line["used"])
     over = range(max(counted, default=0))
+    repeated = sum(times - 1 for epoch in counted.values() for times in epoch.values())
+    filled = sum(_filled_up(history, epoch, counted[epoch]) for epoch in counted) if fills_up else 0
     ends = [*(kill.at for kill in kills[1:]), float("inf")]
     costs = [_cost(workers, kill, end) for kill, end in zip(kills, ends, strict=False)]
     return Judged(
         costs=tuple(costs),
         steps=len(history),
-        samples_repeated=sum(times - 1 for epoch in counted.values() for times in epoch.values()),
+        samples_repeated=repeated - filled,
+        samples_filled_up=filled,
         samples_missing=sum(samples - len(counted[epoch]) for epoch in over),
         disagreements=_disagreements(workers, history),
     )
@@ -96,6 +104,16 @@ def _history(workers: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, Ma
     steps = [line for lines in workers.values() for line in lines if line["event"] == "step"]
     steps.sort(key=lambda line: float(line["time"]))
     return {line["step"]: line for line in steps if line["rank"] == 0}
+
+
+def _filled_up(history: Mapping[int, Mapping[str, Any]], epoch: int, counted: Counter[int]) -> int:
+    """How many samples of an epoch's last step were used before only because the rest is no multiple of the
+    workers."""
+    last = history[max(step for step, line in history.items() if line["epoch"] == epoch)]
+    used = Counter(last["used"])
+    new = sum(counted[sample] == times for sample, times in used.items())
+    again = sum(times - 1 if counted[sample] == times else times for sample, times in used.items())
+    return min(again, -new % int(last["size"]))
 
 
 def _cost(workers: Mapping[int, Sequence[Mapping[str, Any]]], kill: Kill, end: float) -> Cost:

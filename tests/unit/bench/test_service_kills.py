@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flexo_bench.service.kills import Killed, deaths_of_jobs, same_bits, summary
+from flexo_bench.service.kills import CASES, Killed, deaths_of_jobs, same_bits, summary
 from flexo_bench.service.kills_judged import Kill, digests, irregular, judge
+from horovod_elastic.core.choice import TORCH
 
 pytestmark = pytest.mark.thorough
 
@@ -75,6 +76,24 @@ def test_samples_that_count_twice_are_repeated_and_those_that_never_count_are_mi
     assert (found.samples_repeated, found.samples_missing) == (2, 1)
 
 
+def test_what_fills_an_epochs_last_mini_batch_up_is_no_repetition_of_a_death() -> None:
+    """Of five samples, two workers have three each."""
+    used = {1: [0, 1, 2], 2: [3, 4, 5, 0]}
+    lines = steps(10, 0, range(1, 4), used=used, size=2)
+    found = judge(lines, [], SAMPLES, fills_up=True)
+    assert (found.samples_repeated, found.samples_filled_up, found.samples_missing) == (0, 1, 0)
+    assert judge(lines, [], SAMPLES).samples_repeated == 1, "Horovod's scripts fill nothing up"
+
+
+@pytest.mark.parametrize(
+    "used",
+    [{1: [0, 1, 2, 0], 2: [3, 4, 5]}, {1: [0, 1, 2], 2: [3, 4, 5, 0, 1]}, {1: [0, 1], 2: [2, 3, 4, 5, 0, 1]}],
+    ids=["not in the last step", "more than fill it up", "in a step that is even without"],
+)
+def test_other_repetitions_count_in_a_script_that_fills_up(used: dict[int, list[int]]) -> None:
+    assert judge(steps(10, 0, [1, 2], used=used, size=2), [], SAMPLES, fills_up=True).samples_repeated > 0
+
+
 def test_an_epoch_that_is_not_over_misses_nothing() -> None:
     assert judge(steps(10, 0, range(1, 4)), [], SAMPLES).samples_missing == 0
 
@@ -111,6 +130,13 @@ def test_rank_0_may_be_another_process_after_a_resize() -> None:
     lines = steps(10, 0, [1, 2]) + steps(20, 1, [1, 2]) + steps(20, 0, [3, 4], since=0.2)
     assert irregular(lines) == ""
     assert judge(lines, [], SAMPLES).steps == 4
+
+
+def test_only_jobs_that_lose_aggregators_are_compared_bit_for_bit_and_only_the_rival_has_the_torch_core() -> (
+    None
+):
+    assert [case.name for case in CASES if case.kills_aggregators] == ["aggregator", "ddp aggregator"]
+    assert [case.name for case in CASES if case.core == TORCH] == ["torch_core"]
 
 
 def test_a_job_has_no_more_deaths_than_restarts() -> None:
