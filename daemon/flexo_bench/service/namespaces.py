@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import re
 import shutil
@@ -47,6 +48,17 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a host has sent and received, with those of packets' headers."""
+
+    sent: int
+    received: int
+
+    def __sub__(self, before: Traffic) -> Traffic:
+        return Traffic(self.sent - before.sent, self.received - before.received)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """Namespaces at the ports of a switch."""
 
@@ -63,6 +75,14 @@ class Network:
         finally:
             _set(own)
             os.close(own)
+
+    def traffic(self) -> list[Traffic]:
+        """What has crossed each host's link so far."""
+        show = ("ip", "-n", self.switch.name, "-s", "-j", "link")
+        told = subprocess.run(show, check=True, capture_output=True, text=True)
+        found = {link["ifname"]: link["stats64"] for link in json.loads(told.stdout)}
+        ports = [found[f"port{number}"] for number in range(len(self.hosts))]
+        return [Traffic(int(port["rx"]["bytes"]), int(port["tx"]["bytes"])) for port in ports]
 
 
 @contextlib.contextmanager

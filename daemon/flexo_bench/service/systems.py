@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -16,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flexo_bench.ranks import LOOPBACK, Cluster, Me, each
-from horovod_elastic.aggregation import place
+from flexo_protos.aggregation_token import KEY_BYTES, MOST_QUOTA, AggregationToken, sign
+from horovod_elastic.aggregation import control, place
+from horovod_elastic.aggregation.control import AssignedAggregator
 from horovod_elastic.core.choice import SERVICE, TORCH
 
 MODULES = os.pathsep.join(path for path in sys.path if path)
 _STARTS_WITHIN_S = 20.0
+_TOKEN_S = 86400
 
 
 class SystemFailed(Exception):
@@ -77,12 +81,14 @@ def system(
     folder: Path,
     *,
     aggregated: bool,
+    pool: Sequence[Node] = (),
     address: str = LOOPBACK,
     meeting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Iterator[System]:
     """The system with these nodes; all of its processes have ended afterwards. Raises SystemFailed.
 
-    `address`: where its ranks meet. `meeting`: entered while they do.
+    `pool`: nodes without ranks, each with a pool's Aggregator that sums an equal share. `address`: where its
+    ranks meet. `meeting`: entered while they do.
     """
     cluster = Cluster(SERVICE if aggregated else TORCH, address)
     with contextlib.ExitStack() as stack:
@@ -95,6 +101,10 @@ def system(
                 aggregators.append(stack.enter_context(_aggregator(own, node)))
                 variables[place.VARIABLE] = str(own)
             cluster.start(node.ranks, node=f"{name}-{number}", first=node.first, **variables)
+        if pool:
+            processes, assigned = _pool(stack, name, pool, folder)
+            aggregators += processes
+            control.assign(folder / f"{name}-0", 1, assigned)
         with meeting():
             cluster.form(cluster.all)
         if not all(each(cluster.all, _is_aggregated, aggregated)):
@@ -105,22 +115,52 @@ def system(
 @contextlib.contextmanager
 def _aggregator(folder: Path, node: Node) -> Iterator[subprocess.Popen[bytes]]:
     folder.mkdir(parents=True, mode=0o700)
-    command = [*node.prefix, sys.executable, "-m", "horovod_elastic.aggregation"]
+    arguments = ["horovod_elastic.aggregation", "--folder", str(folder), "--host", node.host]
+    with _process(node, arguments) as process:
+        _wait_until_there(process, f"the Aggregator in {folder}", lambda: place.read(folder) is not None)
+        yield process
+
+
+def _pool(
+    stack: contextlib.ExitStack, name: str, nodes: Sequence[Node], folder: Path
+) -> tuple[list[subprocess.Popen[bytes]], list[AssignedAggregator]]:
+    """A pool's Aggregator on each of these nodes, in a process of its own, and the job's way to it."""
+    processes, assigned = [], []
+    for number, node in enumerate(nodes):
+        key, file = secrets.token_bytes(KEY_BYTES), folder / f"{name}-pool-{number}"
+        arguments = ["flexo_bench.service.pool_aggregator", "--host", node.host, "--port-file", str(file)]
+        process = stack.enter_context(_process(node, arguments, key.hex()))
+        _wait_until_there(process, f"{name}'s pool Aggregator {number}", file.exists)
+        token = sign(AggregationToken(name, "bench", MOST_QUOTA, int(time.time()) + _TOKEN_S), key)
+        assigned.append(AssignedAggregator(node.host, int(file.read_text()), token))
+        processes.append(process)
+    return processes, assigned
+
+
+@contextlib.contextmanager
+def _process(node: Node, arguments: Sequence[str], text: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A Python module with arguments that runs on this node, with `text` as its standard input."""
     process = subprocess.Popen(
-        [*command, "--folder", str(folder), "--host", node.host],
-        stdin=subprocess.DEVNULL,
+        [*node.prefix, sys.executable, "-m", *arguments],
+        stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": MODULES, "OMP_NUM_THREADS": "1", **node.variables},
     )
     try:
-        limit = time.monotonic() + _STARTS_WITHIN_S
-        while place.read(folder) is None:
-            if process.poll() is not None or time.monotonic() > limit:
-                raise SystemFailed(f"the Aggregator in {folder} does not come")
-            time.sleep(0.02)
+        assert process.stdin is not None
+        with process.stdin as its_input:
+            its_input.write(text.encode())
         yield process
     finally:
         process.kill()  # it ignores the other signals
         process.wait()
+
+
+def _wait_until_there(process: subprocess.Popen[bytes], what: str, is_there: Callable[[], bool]) -> None:
+    limit = time.monotonic() + _STARTS_WITHIN_S
+    while not is_there():
+        if process.poll() is not None or time.monotonic() > limit:
+            raise SystemFailed(f"{what} does not come")
+        time.sleep(0.02)
 
 
 def _is_aggregated(me: Me, aggregated: bool) -> bool:
