@@ -18,6 +18,14 @@ def watch(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(GONE_AFTER_S * 1000))
 
 
+def hold_at_most(connection: socket.socket, size: int) -> None:
+    """Have the kernel hold at most so many bytes, with its overhead, that the other end has not acknowledged.
+
+    So the connections of a slow link get equal parts of it, and no long queue forms before it.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size // 2)  # Linux doubles it
+
+
 def close(connection: socket.socket) -> None:
     """Close the connection, even if a process that was forked meanwhile holds a copy of it."""
     with contextlib.suppress(OSError):

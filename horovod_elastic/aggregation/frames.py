@@ -86,7 +86,7 @@ def frame_of(data: bytes | bytearray) -> Frame:
 def fill(connection: socket.socket, memory: memoryview) -> None:
     """Receive exactly as many bytes as `memory` has. Raises EOFError at the end, OSError if broken."""
     while memory.nbytes:
-        count = connection.recv_into(memory)
+        count = connection.recv_into(memory, 0, socket.MSG_WAITALL)  # one call for all packets
         if not count:
             raise EOFError("the connection was closed")
         memory = memory[count:]
@@ -120,11 +120,15 @@ def receive_text(connection: socket.socket, frame: Frame) -> bytes:
 
 
 def send(connection: socket.socket, frame: Frame, payload: Sequence[bytes | memoryview] = ()) -> None:
-    """Send a frame with its payload, in pieces. Raises OSError."""
+    """Send a frame with its payload, in one call where the connection takes it at once. Raises OSError."""
     size = sum(memoryview(each).nbytes for each in payload)
-    connection.sendall(header(frame._replace(size=size)))
-    for each in payload:
-        connection.sendall(each)
+    pieces = [header(frame._replace(size=size)), *payload]
+    sent = connection.sendmsg(pieces)
+    for each in pieces:
+        whole = memoryview(each)
+        if sent < whole.nbytes:
+            connection.sendall(whole[sent:])
+        sent = max(0, sent - whole.nbytes)
 
 
 def send_with_fds(connection: socket.socket, frame: Frame, fds: Sequence[int], text: bytes = b"") -> None:

@@ -100,6 +100,7 @@ class RootLink:
             if self._closed.is_set():
                 return
             sockets.watch(connection)
+            self._session.prepare(connection)
             connection.settimeout(READY_WITHIN_S if node.ranks else CONNECT_S)
             keys = 0 if self._session.was_met(self._root) else NEW
             told = plan if node.ranks else plan.told_to(self._root)

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from horovod_elastic import sockets
 from horovod_elastic.aggregation import adding, frames
 from horovod_elastic.aggregation.control import AggregatorUsage
 from horovod_elastic.aggregation.doors import UNLIMITED
@@ -38,7 +39,7 @@ from horovod_elastic.aggregation.memory import (
 from horovod_elastic.aggregation.meter import JobMeter, ThreadClock, no_turn
 from horovod_elastic.aggregation.outbox import Outbox
 from horovod_elastic.aggregation.peers import Node, Worker
-from horovod_elastic.aggregation.plan import NEW, Hello, Plan
+from horovod_elastic.aggregation.plan import NEW, PART_BYTES, Hello, Plan
 from horovod_elastic.aggregation.root_choice import RootChoice
 from horovod_elastic.aggregation.root_link import RootLink
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 LOOK_S = 0.2
+LEAST_BUFFER = 1 << 15
+"""Bytes. With fewer than a packet or two in flight, each would wait until the other end acknowledges it."""
 MOST_KEYS = 1 << 12
 """Limit of a generation's keys."""
 COME_BACK_S = 1.0
@@ -163,6 +166,7 @@ class Session:
         """Serve another node, whose sums of some parts this Aggregator adds up."""
         if hello.number == self.own:
             raise BadFrame(f"node {self.own} is this Aggregator's own")
+        self.prepare(connection)
         self._note_predecessor(hello)
         while not self._complete.wait(LOOK_S):
             if self._closed or frames.is_closed(connection):
@@ -193,6 +197,11 @@ class Session:
             if is_current:
                 self._lost(index)
             node.outbox.ended()
+
+    def prepare(self, connection: socket.socket) -> None:
+        """Prepare a connection with another node: small parts mean that links are slow."""
+        if self.plan.part_bytes < PART_BYTES:
+            sockets.hold_at_most(connection, max(LEAST_BUFFER, self.plan.part_bytes))
 
     def _lost(self, node: int) -> None:
         """Ask others for the results that this node was to send, as it is not connected any more."""

@@ -37,7 +37,8 @@ LOOK_S = 0.02
 RESTS_S = 30.0
 """Seconds for which a worker does without Aggregators after they have failed. So a job goes on within 2 s."""
 PART_VARIABLE = "FLEXO_AGGREGATION_PART_KIB"
-"""Size of a sum's parts. Where links are slow, 64 is better than the default; elsewhere it costs CPU time."""
+"""Size of a sum's parts. Where links are slow, 64 is better than the default; elsewhere it costs CPU time.
+Below the default, a connection holds one part at most (sockets.hold_at_most)."""
 _failed_at: float | None = None
 
 
