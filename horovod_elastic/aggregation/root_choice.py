@@ -31,6 +31,10 @@ class RootChoice:
         ranks = self._plan.nodes[node].ranks
         return not self.gone.issuperset(ranks) if ranks else node not in self.left_out
 
+    def shares(self) -> dict[int, int]:
+        """The shares of the pool's Aggregators that live."""
+        return {index: self._plan.nodes[index].share for index in self.pool if self.lives(index)}
+
     def root_of(self, key: int, part: int) -> int:
         """The node whose Aggregator sums this part. The parts of all keys go around those that live."""
         pool = [index for index in self.pool if self.lives(index)]

@@ -8,8 +8,8 @@ have, and push again what they lack. A worker whose connection ends is gone: nob
 had pushed counts. If all of a node's workers are gone, its parts have the next node as their root.
 
 Aggregators of a pool are nodes without workers. If the plan has any, they are the roots of all parts, in
-proportion to their shares. If one is gone, it is left out, and the others take its place; if all are gone,
-the nodes do.
+proportion to their shares. If one is gone, or makes all wait (slow_roots.py), it is left out, and the others
+take its place; if all are gone, the nodes do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -42,6 +43,8 @@ from horovod_elastic.aggregation.peers import Node, Worker
 from horovod_elastic.aggregation.plan import NEW, PART_BYTES, Hello, Plan
 from horovod_elastic.aggregation.root_choice import RootChoice
 from horovod_elastic.aggregation.root_link import RootLink
+from horovod_elastic.aggregation.slow_roots import SlowRoot, SlowRoots
+from horovod_elastic.trace import say
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -78,6 +81,9 @@ class Session:
         self._ours = frozenset(plan.nodes[own].ranks)
         self._keys: dict[int, KeyState] = {}
         self._choice = RootChoice(plan, own)
+        self._slow_roots = SlowRoots()
+        self._slow: SlowRoot | None = None
+        """A root that is to be left out, as soon as the lock is free."""
         self._left: set[int] = set()
         self._workers: dict[int, Worker] = {}
         self._nodes: dict[int, Node] = {}
@@ -234,7 +240,7 @@ class Session:
         self._go_on(before)
 
     def leave_out(self, root: int) -> None:
-        """Use this Aggregator of the pool no longer: it is gone. Others sum its parts."""
+        """Use this Aggregator of the pool no longer: it is gone, or slow. Others sum its parts."""
         with self._lock:
             if root in self._choice.left_out or root not in self._choice.pool or self._closed:
                 return
@@ -247,6 +253,16 @@ class Session:
                 self._end_link(root)
             self._tell_new_roots(before)
         self._go_on(before)
+
+    def _leave_out_slow(self) -> None:
+        """Use the pool's Aggregator no longer that makes all wait, if there is one."""
+        with self._lock:
+            slow, self._slow = self._slow, None
+            if slow is None or not self._choice.lives(slow.root) or self._closed:
+                return
+        times = f"its sums take {slow.seconds:.1f} s, those of the others {slow.others_s:.1f} s"
+        say(f"the Aggregator at {self.plan.nodes[slow.root].name} is not used any more: {times}")
+        self.leave_out(slow.root)
 
     def _tell_new_roots(self, before: Mapping[int, Sequence[int]]) -> None:
         """Tell the roots of all parts that had another root `before`, by key, what this node has."""
@@ -426,6 +442,8 @@ class Session:
         with self._lock:
             state = self._keys.get(key)
             claim = None if state is None else state.node_ready(self._ours - self._choice.gone)
+            if claim is not None and len(self._choice.pool) > 1:
+                self._slow_roots.begins(key, self._choice.shares(), time.monotonic())
         if state is not None and claim is not None:
             for part in range(len(state.parts)):
                 if state.done(part) < claim.number:
@@ -566,7 +584,11 @@ class Session:
         with self._lock:
             all_there = state.is_whole(part, number, mask)
             self._written.notify_all()
-            if self._choice.root_of(key, part) == self.own:
+            root = self._choice.root_of(key, part)
+            self._slow_roots.has_part(key, root, time.monotonic())
+            if all_there:
+                self._slow = self._slow_roots.ends(key) or self._slow
+            if root == self.own:
                 result = self._result(key, state, part)
                 for node in self._nodes.values():
                     node.outbox.add(*result)
@@ -641,6 +663,7 @@ class Session:
                     self._is_whole(frame.key, state, frame.part, frame.round, bytes(mask))
             if not whole:
                 self._sum_nodes(frame.key, frame.part)
+        self._leave_out_slow()
 
     def _wants(self, frame: Frame, state: KeyState, root: int) -> bool:
         """Whether to receive a result, once nothing else is written into its memory."""

@@ -76,6 +76,11 @@ class Network:
             _set(own)
             os.close(own)
 
+    def set_rate(self, number: int, rate: str) -> None:
+        """Give the link of this host another rate, in both directions."""
+        _shape(self.hosts[number], INTERFACE, "change", rate)
+        _shape(self.switch, f"port{number}", "change", rate)
+
     def traffic(self) -> list[Traffic]:
         """What has crossed each host's link so far."""
         show = ("ip", "-n", self.switch.name, "-s", "-j", "link")
@@ -113,7 +118,6 @@ def network(count: int, rate: str) -> Iterator[Network]:
 
 
 def _connect(hosts: tuple[Namespace, ...], switch: Namespace, rate: str) -> None:
-    shape = ("root", "tbf", "rate", rate, "burst", _BURST, "latency", _LATENCY)
     _run("ip", "netns", "add", switch.name)
     at_switch = ("ip", "-n", switch.name)
     _run(*at_switch, "link", "add", "bridge", "type", "bridge")
@@ -128,8 +132,14 @@ def _connect(hosts: tuple[Namespace, ...], switch: Namespace, rate: str) -> None
         for device in (INTERFACE, "lo"):
             _run(*at_host, "link", "set", device, "up")
         _run(*at_switch, "link", "set", port, "master", "bridge", "up")
-        _run("tc", "-n", host.name, "qdisc", "add", "dev", INTERFACE, *shape)
-        _run("tc", "-n", switch.name, "qdisc", "add", "dev", port, *shape)
+        _shape(host, INTERFACE, "add", rate)
+        _shape(switch, port, "add", rate)
+
+
+def _shape(where: Namespace, device: str, how: str, rate: str) -> None:
+    """Have the device send at this rate at most."""
+    shape = ("root", "tbf", "rate", rate, "burst", _BURST, "latency", _LATENCY)
+    _run("tc", "-n", where.name, "qdisc", how, "dev", device, *shape)
 
 
 def _remove_left_over() -> None:

@@ -2,7 +2,7 @@
 
 Each node is a network namespace. `service`: four Aggregators of a pool sum, on nodes of their own.
 `own_nodes`: the Aggregators beside the workers do without a pool. The rival is the torch core, whose
-all-reduce is Gloo's ring, on the same links.
+all-reduce is Gloo's ring, on the same links. At the end, one of the pool's links becomes ten times as slow.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ PART_KIB = 64
 """The best size of parts on such links."""
 ITERATIONS, WARM = 3, 2
 ROUNDS, QUICK_ROUNDS = 15, 2
+SLOWER_RATE, SLOWER_ITERATIONS = "10mbit", 15
+"""The rate that the link of one Aggregator of the pool gets at last, and how many iterations follow."""
 AT_MOST: Final = 0.9
 RING, SERVICE, OWN_NODES = SYSTEMS = ("ring", "service", "own_nodes")
 
@@ -52,7 +54,7 @@ class Measured:
 def measure(setting: Setting) -> dict[str, Any]:
     """Measure all in turns; see parts.Part."""
     shapes = model_shapes(MODEL)
-    measured = _turns(shapes, QUICK_ROUNDS if setting.quick else ROUNDS, setting)
+    measured, slower = _turns(shapes, QUICK_ROUNDS if setting.quick else ROUNDS, setting)
     ratio, own_nodes = (
         ratio_of_medians(measured[name].seconds(), measured[RING].seconds()) for name in (SERVICE, OWN_NODES)
     )
@@ -66,6 +68,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             name: 1e3 * least for name, least in least_s(_parameters(shapes) * 4, RATE_MBIT * 1e6).items()
         },
         "busiest_link_mb": {name: busiest_link(measured[name].traffic) / 1e6 for name in SYSTEMS},
+        "one_slow_aggregator": {"rate": SLOWER_RATE, "ms": [1e3 * each for each in slower.seconds]},
         "setting": {
             "rate": RATE,
             "workers": WORKERS,
@@ -99,7 +102,8 @@ def busiest_link(traffic: Sequence[Sequence[Traffic]]) -> float:
     return statistics.median(most)
 
 
-def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> dict[str, Measured]:
+def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> tuple[dict[str, Measured], Turn]:
+    """The turns of each system, and then one in which an Aggregator of the pool has a slower link."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-service-")))
         net = stack.enter_context(network(WORKERS + AGGREGATORS, RATE))
@@ -118,7 +122,9 @@ def _turns(shapes: list[tuple[int, ...]], rounds: int, setting: Setting) -> dict
                 )
             latest = ", ".join(f"{name} {1e3 * measured[name].seconds()[-1]:.0f}" for name in SYSTEMS)
             setting.tell(f"slow_links: round {number + 1} of {rounds}, ms: {latest}")
-        return measured
+        setting.tell(f"slow_links: the link of one Aggregator of the pool has {SLOWER_RATE} now")
+        net.set_rate(WORKERS + AGGREGATORS - 1, SLOWER_RATE)
+        return measured, systems[SERVICE].turn(reduce_gradients, shapes, SLOWER_ITERATIONS)
 
 
 def _system(name: str, net: Network, folder: Path) -> contextlib.AbstractContextManager[System]:
@@ -145,3 +151,6 @@ def _show(found: Mapping[str, Any], parameters: int, ratios: Mapping[str, Ratio]
     for name in SYSTEMS:
         least, most = found["line_rate_ms"][name], found["busiest_link_mb"][name]
         print(f"  {name} | {found['ms'][name]:.0f} | {least:.0f} | {most:.2f} | {ratios.get(name, 1)}")
+    slower = found["one_slow_aggregator"]
+    times = ", ".join(f"{each:.0f}" for each in slower["ms"])
+    print(f"  service, once an Aggregator's link has {slower['rate']} | {times}")

@@ -131,6 +131,29 @@ def test_others_of_the_pool_take_the_place_of_one_that_dies_and_none_of_them_bre
         assert "Traceback" not in capfd.readouterr().err
 
 
+def test_one_that_makes_all_wait_round_after_round_is_left_out(
+    tmp_path: Path, nodes: list[AggregatorProcess]
+) -> None:
+    with pool(tmp_path, 3) as (one, slow, other):
+        planned = slow.planned()
+        ranks = summed(nodes[:2], 1, one.planned(), planned, other.planned(), rounds=60)
+
+        def told() -> list[str]:
+            lines = "".join(node.log() for node in nodes[:2]).splitlines()
+            return [line for line in lines if planned.name in line]
+
+        def stop_a_while() -> bool:
+            for number, seconds in ((signal.SIGSTOP, 1.5), (signal.SIGCONT, 0.05)):
+                os.kill(slow.process.pid, number)
+                time.sleep(seconds)
+            return bool(told())
+
+        wait_for(stop_a_while)
+        ranks.end()
+        ranks.check_undisturbed()
+        assert "not used any more: its sums take" in told()[0]
+
+
 @pytest.mark.parametrize(
     "token",
     [{"quota": 1000}, {"lasts_s": -5.0}],
