@@ -20,7 +20,15 @@ from flexo.aggregation.assignment import assign
 from flexo.aggregation.demand import Capacity, JobDemand
 from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits, moves_between
 from flexo.aggregation.pool_state import KnownAggregator, PoolState
-from flexo.aggregation.pooled_job import PoolClient, PooledJob, Stage, dealt, demand_of, estimated_ns
+from flexo.aggregation.pooled_job import (
+    NOT_EXCUSED,
+    PoolClient,
+    PooledJob,
+    Stage,
+    dealt,
+    demand_of,
+    estimated_ns,
+)
 from flexo.aggregation.scaling import Change, recycle, undo_for
 from flexo.aggregation.settings import AggregationSettings
 from flexo.aggregation.upkeep import PoolUpkeep
@@ -38,6 +46,12 @@ PROFILED_WITHIN_S: Final = 3600.0
 """The longest time that a job may take up temporary Aggregators."""
 BREACH_ITERATIONS: Final = 20
 """Iterations for which a breach of the loss limit must last."""
+MEASURED_FROM: Final = 40
+"""The latest iterations whose median a leader reports (leader/pooled_sums.py of the job), and"""
+MEASURED_FROM_S: Final = 6.0
+"""the least time that they are from."""
+UNDONE_WITHIN_S: Final = 60.0
+"""The longest time for which a job bears its loss while another one leaves its Aggregators."""
 GREEDY: Final = 1.5
 """A job is greedy from this multiple of its profile's CPU time on, and"""
 GREEDY_CORES: Final = 0.05
@@ -297,38 +311,58 @@ class PoolMaster:
         for job in list(self._state.jobs.values()):
             if job.stage is not Stage.SHARED or not job.current or job.provisional:
                 continue
-            if job.loss < self._settings.loss_limit:
+            if self._is_excused(job, now):
+                job.breach_from = None
+            elif job.loss < self._settings.loss_limit:
                 job.breach_from = None
             elif job.breach_from is None or job.breach_from > job.use.iterations:
                 job.breach_from = job.use.iterations
             elif job.use.iterations >= job.breach_from + BREACH_ITERATIONS:
                 self._undo(job, now)
 
+    def _is_excused(self, job: PooledJob, now: float) -> bool:
+        """Whether the job's duration still is that beside a job which leaves, or has just left."""
+        if job.blames is not None:
+            blamed = self._state.jobs.get(job.blames)
+            if blamed is not None and not blamed.current and now < blamed.assigned_at + UNDONE_WITHIN_S:
+                return True
+            job.blames = None
+            job.excused_until = job.use.iterations + MEASURED_FROM, now + MEASURED_FROM_S
+        iterations, at = job.excused_until
+        return job.use.iterations < iterations or now < at
+
     def _undo(self, loser: PooledJob, now: float) -> None:
         lost = (
             f"job {loser.key} loses {loser.loss:.1%} of its speed ({self._settings.loss_limit:.0%} allowed)"
         )
         near = self._state.beside(loser)
-        for each in (loser, *near):
-            each.breach_from = None
         recent = [
             each
             for each in (*near, loser)
             if each.attached and each.since_change <= self._settings.undo_iterations
         ]
         latest = max(recent, key=lambda each: each.changed, default=None)
-        if latest is not None and latest.before and self._move_back(loser, latest, lost):
-            return
+        greedy = max(near, key=_excess, default=None)
         if latest is not None:
+            self._excuse(latest, loser)
+            if latest.before and self._move_back(loser, latest, lost):
+                return
             what = "moved last" if latest.before else "came last"
             self._revert(latest, f"{lost}, and job {latest.key} {what}", now)
-            return
-        greedy = max(near, key=_excess, default=None)
-        if greedy is not None and _excess(greedy) > 0:
+        elif greedy is not None and _excess(greedy) > 0:
+            self._excuse(greedy, loser)
             cores = f"{greedy.used_cores:.2f} cores where its profile says {_planned(greedy):.2f}"
             self._revert(greedy, f"{lost}, and job {greedy.key} uses {cores}", now)
         else:
+            self._excuse(loser, loser)
             self._revert(loser, f"{lost}, and no recent change explains it", now)
+
+    def _excuse(self, leaving: PooledJob, loser: PooledJob) -> None:
+        """Judge nobody beside these two jobs by durations from before the first one has left."""
+        for each in (loser, *self._state.beside(loser), *self._state.beside(leaving)):
+            each.breach_from = None
+            if each is not leaving:
+                each.blames = leaving.key
 
     def _move_back(self, loser: PooledJob, moved: PooledJob, lost: str) -> bool:
         """Put tasks back that the last change moved, if their former Aggregators are still there."""
@@ -446,7 +480,8 @@ class PoolMaster:
         job.version += 1
         job.assigned_at = self._now
         job.changed, job.before, job.why = self._changes, before, why
-        job.mark = job.breach_from = None
+        job.mark = job.breach_from = job.blames = None
+        job.excused_until = NOT_EXCUSED
         shares = ", ".join(f"{each.name} x{each.share}" for each in self._state.shares(job))
         where = shares or "its own Aggregators"
         self._events.append(PoolEvent(kind, f"its gradients are summed by {where}: {why}", job.key))

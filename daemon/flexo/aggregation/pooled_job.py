@@ -24,6 +24,7 @@ PARTS: Final = 60
 NS_PER_BYTE: Final = 0.4
 """CPU time of an Aggregator for each byte that it moves: 0.4 ms a MB, as measured."""
 LONGEST_ITERATION_S: Final = 86_400.0
+NOT_EXCUSED: Final = (0, -math.inf)
 
 
 class Stage(enum.StrEnum):
@@ -87,6 +88,10 @@ class PooledJob:
     """The iteration at which its present breach of the loss limit was first seen; None: there is none."""
     own_iteration_s: float = 0.0
     """The time of an iteration on its own Aggregators, at its present size; 0: not measured."""
+    blames: JobKey | None = None
+    """The job that leaves its Aggregators, because this one lost too much; None: there is none."""
+    excused_until: tuple[int, float] = NOT_EXCUSED
+    """Iteration and time until which its durations say nothing of its present neighbours."""
     used_cores: float = 0.0
     """CPU cores that its Aggregators have spent on it lately."""
     cores_mark: tuple[float, float] = (-math.inf, 0.0)

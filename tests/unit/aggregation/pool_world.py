@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field, replace
 
 from flexo.aggregation.master import PoolDecisions, PoolEvent, PoolMaster
@@ -37,18 +38,31 @@ class Trainer:
     version: int = 0
     used: tuple[UsedAggregator, ...] = ()
     iterations: float = 0.0
+    takes_s: int = 0
+    """The time until it takes an assignment over."""
     now_s: float = 0.0
+    measured: list[float] = field(default_factory=list)
+    """The duration of an iteration in each tick since the last assignment."""
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> JobKey:
         return JobKey(self.number)
 
+    @property
+    def median_s(self) -> float:
+        """The duration as its leader reports it: the median of the latest 40 iterations."""
+        made, ticks = 0.0, len(self.measured)
+        while ticks and made < 40:
+            ticks -= 1
+            made += 1.0 / self.measured[ticks]
+        return statistics.median(self.measured[ticks:]) if self.measured else 0.0
+
     def client(self) -> PoolClient:
         use = AggregationUse(
             self.wants_pool,
             self.size,
-            self.now_s,
+            self.median_s,
             self.nodes,
             self.version,
             int(self.iterations),
@@ -72,6 +86,7 @@ class PoolWorld:
         self.events: list[PoolEvent] = []
         self.decided = PoolDecisions()
         self.added = 0
+        self._told_at: dict[tuple[int, int], float] = {}
         for _ in range(aggregators):
             self.add_aggregator()
 
@@ -137,6 +152,7 @@ class PoolWorld:
     def _train(self, job: Trainer) -> None:
         slowed = max((self.load(used.name) for used in job.used), default=0.0)
         job.now_s = job.alone_s * max(1.0, slowed) + (job.link_s if job.used else 0.0)
+        job.measured.append(job.now_s)
         done = 1.0 / job.now_s
         job.iterations += done
         total = sum(used.share for used in job.used)
@@ -153,5 +169,8 @@ class PoolWorld:
     def _follow(self) -> None:
         for each in self.decided.assignments:
             job = self.jobs[each.job.job_id]
-            if each.version != job.version and job.obeys:
-                job.version, job.used, job.iterations = each.version, each.shares, 0.0
+            if each.version == job.version or not job.obeys:
+                continue
+            told_at = self._told_at.setdefault((job.number, each.version), self.now)
+            if self.now >= told_at + job.takes_s:
+                job.version, job.used, job.iterations, job.measured = each.version, each.shares, 0.0, []

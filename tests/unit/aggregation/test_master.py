@@ -103,6 +103,30 @@ def test_a_job_that_becomes_greedy_later_is_told_by_its_cpu_time() -> None:
     assert "cores where its profile says" in happened[0].text
 
 
+@pytest.mark.parametrize("takes_s", [1, 12])
+def test_only_the_greedy_job_goes_back_although_durations_are_old_for_a_while(takes_s: int) -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    greedy = world.add(5, cpu_s=0.04, takes_s=takes_s)
+    world.run(600)
+    greedy.greedy_cpu_s = 0.3
+    happened = [each for each in world.run(200) if each.kind == "revert"]
+    assert [each.job for each in happened] == [greedy.key]
+
+
+def test_neighbours_do_not_wait_for_ever_for_a_greedy_job_that_stays() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, cpu_s=0.04)
+    greedy = world.add(5, cpu_s=0.04)
+    world.run(600)
+    greedy.greedy_cpu_s, greedy.obeys = 0.3, False
+    happened = [each for each in world.run(200) if each.kind == "revert"]
+    assert happened[0].job == greedy.key
+    assert len(happened) > 1
+
+
 def test_a_loss_that_nobody_explains_sends_the_losing_job_itself_back() -> None:
     world = PoolWorld(3)
     world.add(1)
