@@ -34,15 +34,21 @@ class IterationTime:
     """The duration of an iteration, from counts that come every second.
 
     A count is a whole number, so the time between two counts is inexact. The median of the slopes between all
-    pairs of counts (Theil and Sen) is exact to a few percent. After a pause, the measurement begins anew.
+    pairs of counts (Theil and Sen) is exact to a few percent. After a pause, the measurement begins anew. Two
+    pauses with nothing between them are the job's new pace.
     """
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
+        self._usual_s = 0.0
+        """The last known duration, by which a pause is told; 0: none."""
+        self._paused = False
+        """Whether the last note was taken for the end of a pause."""
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin anew. Pauses are still told by the duration before."""
         self._samples.clear()
+        self._paused = False
 
     def note(self, now: float, count: int) -> None:
         """Note the number of iterations at `now`. A number that was noted before says nothing new."""
@@ -56,8 +62,13 @@ class IterationTime:
 
     def _is_pause(self, now: float, count: int) -> bool:
         last_at, last = self._samples[-1]
-        usual_s = self.median_s
-        return count > last and 0 < PAUSE * usual_s < (now - last_at) / (count - last)
+        self._usual_s = self.median_s or self._usual_s
+        is_pause = count > last and 0 < PAUSE * self._usual_s < (now - last_at) / (count - last)
+        if is_pause and self._paused:
+            is_pause, self._usual_s = False, 0.0
+        if count > last:
+            self._paused = is_pause
+        return is_pause
 
     @property
     def median_s(self) -> float:

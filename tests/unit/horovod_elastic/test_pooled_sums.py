@@ -190,6 +190,43 @@ def test_too_few_counts_make_no_time() -> None:
     assert time.median_s == 0.0
 
 
+def test_pauses_that_come_before_a_measurement_is_complete_do_not_count_either() -> None:
+    time, now, count = IterationTime(), 0.0, 0
+    for _ in range(20):
+        now, count = now + 1.0, count + 5
+        time.note(now, count)
+    for _ in range(10):
+        now += 10.0
+        for _ in range(4):
+            now, count = now + 1.0, count + 5
+            time.note(now, count)
+            assert time.median_s in (0.0, pytest.approx(0.2))
+    for _ in range(10):
+        now, count = now + 1.0, count + 5
+        time.note(now, count)
+    assert time.median_s == pytest.approx(0.2)
+
+
+def test_a_pause_at_the_beginning_of_a_generation_does_not_count() -> None:
+    time = IterationTime()
+    for second in range(20):
+        time.note(float(second), 5 * second)
+    time.forget()
+    time.note(20.0, 100)
+    for second in range(30, 50):
+        time.note(float(second), 5 * (second - 9))
+    assert time.median_s == pytest.approx(0.2)
+
+
+def test_a_job_that_has_become_much_slower_for_good_is_measured_anew() -> None:
+    time = IterationTime()
+    for second in range(20):
+        time.note(float(second), 20 * second)
+    for second in range(20, 80):
+        time.note(float(second), 380 + second)
+    assert time.median_s == pytest.approx(1.0)
+
+
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalAggregator:
     for name, value in POOL.items():
