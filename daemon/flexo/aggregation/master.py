@@ -175,7 +175,8 @@ class PoolMaster:
             self._state.pool.with_aggregators([added]), allocated=number, new=added.capacity
         )
         self._state.known[each.name] = KnownAggregator(number, each, now, now)
-        self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come"))
+        where = f" in Slurm job {each.slurm_job_id}" if each.slurm_job_id else ""
+        self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come{where}"))
 
     def _lose(self, known: KnownAggregator, why: str) -> None:
         """Drop an Aggregator, and take its jobs off it. `_advance` assigns them again in the same tick."""
@@ -311,9 +312,7 @@ class PoolMaster:
         for job in list(self._state.jobs.values()):
             if job.stage is not Stage.SHARED or not job.current or job.provisional:
                 continue
-            if self._is_excused(job, now):
-                job.breach_from = None
-            elif job.loss < self._settings.loss_limit:
+            if self._is_excused(job, now) or job.loss < self._settings.loss_limit:
                 job.breach_from = None
             elif job.breach_from is None or job.breach_from > job.use.iterations:
                 job.breach_from = job.use.iterations
