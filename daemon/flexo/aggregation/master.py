@@ -29,6 +29,7 @@ from flexo.aggregation.pooled_job import (
     demand_of,
     estimated_ns,
 )
+from flexo.aggregation.profiling import WARM_UP
 from flexo.aggregation.scaling import Change, recycle, undo_for
 from flexo.aggregation.settings import AggregationSettings
 from flexo.aggregation.upkeep import PoolUpkeep
@@ -320,7 +321,9 @@ class PoolMaster:
                 self._undo(job, now)
 
     def _is_excused(self, job: PooledJob, now: float) -> bool:
-        """Whether the job's duration still is that beside a job which leaves, or has just left."""
+        """Whether the job's duration is from its first iterations, or from beside a job that has left."""
+        if job.since_change < WARM_UP + MEASURED_FROM:
+            return True
         if job.blames is not None:
             blamed = self._state.jobs.get(job.blames)
             if blamed is not None and not blamed.current and now < blamed.assigned_at + UNDONE_WITHIN_S:
@@ -432,7 +435,10 @@ class PoolMaster:
             if placed is not None:
                 self._settle(job, placed, {}, _why_there(placed, job))
                 return
-        if job.stage is Stage.PROFILED:
+        others = (each for each in self._state.jobs.values() if each is not job)
+        if job.stage is Stage.PROFILED and any(each.is_being_profiled for each in others):
+            job.why = "it is profiled, and waits for Aggregators on which another job is profiled"
+        elif job.stage is Stage.PROFILED:
             self._to_own(job, "it is profiled, and no pool Aggregator has room for it")
         else:
             job.why = "no pool Aggregator has room for it"

@@ -123,6 +123,11 @@ class PooledJob:
         return self.use.iterations if self.current else 0
 
     @property
+    def is_being_profiled(self) -> bool:
+        """Whether it will leave its temporary Aggregators for others once it is profiled."""
+        return self.attached and self.stage is Stage.PROFILED and self.demand is None
+
+    @property
     def loss(self) -> float:
         """The measured part of its speed that it loses now; 0 if nothing was measured."""
         if self.demand is None or not self.current or self.use.iteration_s <= 0:

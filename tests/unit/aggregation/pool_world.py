@@ -38,6 +38,8 @@ class Trainer:
     version: int = 0
     used: tuple[UsedAggregator, ...] = ()
     iterations: float = 0.0
+    warm_up_s: int = 0
+    """The time after an assignment in which its iterations take four times as long."""
     takes_s: int = 0
     """The time until it takes an assignment over."""
     now_s: float = 0.0
@@ -151,7 +153,8 @@ class PoolWorld:
 
     def _train(self, job: Trainer) -> None:
         slowed = max((self.load(used.name) for used in job.used), default=0.0)
-        job.now_s = job.alone_s * max(1.0, slowed) + (job.link_s if job.used else 0.0)
+        slowed = max(1.0, slowed) * (4 if len(job.measured) < job.warm_up_s else 1)
+        job.now_s = job.alone_s * slowed + (job.link_s if job.used else 0.0)
         job.measured.append(job.now_s)
         done = 1.0 / job.now_s
         job.iterations += done

@@ -115,6 +115,24 @@ def test_only_the_greedy_job_goes_back_although_durations_are_old_for_a_while(ta
     assert [each.job for each in happened] == [greedy.key]
 
 
+def test_the_first_iterations_after_an_assignment_are_not_judged() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 5):
+        world.add(number, warm_up_s=5)
+    world.run(400)
+    assert set(stages(world).values()) == {"shares"}
+    assert world.decided.view.reverts == 0
+
+
+def test_a_profiled_job_stays_where_it_is_while_those_are_profiled_whom_it_will_join() -> None:
+    world = PoolWorld(3)
+    world.add(1, alone_s=0.4)
+    late = world.add(2, alone_s=0.2)
+    happened = world.run(200)
+    assert stages(world) == {1: "shares", 2: "shares"}
+    assert not [each for each in happened if each.job == late.key and "by its own" in each.text]
+
+
 def test_neighbours_do_not_wait_for_ever_for_a_greedy_job_that_stays() -> None:
     world = PoolWorld(3)
     for number in range(1, 5):
