@@ -175,7 +175,7 @@ bench-sharing: ## what sharing a GPU costs one job and gives another, beside no 
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.sharing $(ARGS)
 
-bench-service: ## Aggregators beside the all-reduce, dedicated servers and published figures (half an hour; ARGS='--parts comm --quick')
+bench-service: ## Aggregators beside the all-reduce and dedicated servers, shared by jobs in Slurm, and published figures (an hour; ARGS='--parts comm --quick')
 	@./setup.sh all
 	@$(BIN)/python -m flexo_bench.service $(ARGS)
 

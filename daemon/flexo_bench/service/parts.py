@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flexo_bench.service import comm, kills, migration, simulation, slow_links
+from flexo_bench.service import comm, kills, migration, sharing, simulation, slow_links
 from flexo_bench.service.setting import PartMissing, Setting
 
 __all__ = ["PARTS", "Part", "PartMissing", "Setting"]
@@ -19,5 +19,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "comm": comm.measure,
     "kills": kills.measure,
     "migration": migration.measure,
+    "sharing": sharing.measure,
     "slow_links": slow_links.measure,
 }
