@@ -63,6 +63,8 @@ even if no other job is there: a link or a machine of the pool is too slow for i
 OWN_MEASURED_WITHIN_S: Final = 60.0
 """The longest time that a job waits for a measurement of its iterations on its own Aggregators."""
 _RATE_S: Final = 5.0
+_GREEDY_RATES: Final = 2
+"""A job that is greedy in so many measurements of CPU time goes back, even if nobody loses by that."""
 _MIB: Final = 1 << 20
 LEAST_QUOTA: Final = 64 * (1 << 20)
 """The least bytes that a token allows. A script may exchange a little more than its gradients, later."""
@@ -205,7 +207,8 @@ class PoolMaster:
         self._first_seen = {key: at for key, at in self._first_seen.items() if key in running}
 
     def _update(self, job: PooledJob, client: PoolClient) -> None:
-        resized = (client.use.nodes, client.use.size) != (job.use.nodes, job.use.size)
+        is_greedy = client.use.nodes == job.use.nodes and job.exceeds(client.use.size, GREEDY)
+        resized = (client.use.nodes, client.use.size) != (job.use.nodes, job.use.size) and not is_greedy
         job.client, job.attached = client, True
         if client.use.version > job.version:  # another flexod has assigned it meanwhile
             job.version = client.use.version + 1
@@ -272,6 +275,9 @@ class PoolMaster:
             if now >= job.cores_mark[0] + _RATE_S:
                 spent = self._state.cpu_s(job)
                 job.used_cores, job.cores_mark = _cores(job.cores_mark, now, spent), (now, spent)
+                settled = job.since_change > self._settings.undo_iterations
+                judged = job.stage is Stage.SHARED and settled and not job.provisional
+                job.greedy_rates = job.greedy_rates + 1 if judged and _excess(job) > 0 else 0
         for each in self._state.known.values():
             if now >= each.cores_mark[0] + _RATE_S:
                 spent = each.attached.cpu_s
@@ -313,7 +319,10 @@ class PoolMaster:
         for job in list(self._state.jobs.values()):
             if job.stage is not Stage.SHARED or not job.current or job.provisional:
                 continue
-            if self._is_excused(job, now) or job.loss < self._settings.loss_limit:
+            if job.greedy_rates >= _GREEDY_RATES and self._state.beside(job):
+                self._excuse(job, job)
+                self._revert(job, f"it uses {_use(job)}, beside other jobs", now)
+            elif self._is_excused(job, now) or job.loss < self._settings.loss_limit:
                 job.breach_from = None
             elif job.breach_from is None or job.breach_from > job.use.iterations:
                 job.breach_from = job.use.iterations
@@ -353,8 +362,7 @@ class PoolMaster:
             self._revert(latest, f"{lost}, and job {latest.key} {what}", now)
         elif greedy is not None and _excess(greedy) > 0:
             self._excuse(greedy, loser)
-            cores = f"{greedy.used_cores:.2f} cores where its profile says {_planned(greedy):.2f}"
-            self._revert(greedy, f"{lost}, and job {greedy.key} uses {cores}", now)
+            self._revert(greedy, f"{lost}, and job {greedy.key} uses {_use(greedy)}", now)
         else:
             self._excuse(loser, loser)
             self._revert(loser, f"{lost}, and no recent change explains it", now)
@@ -486,6 +494,7 @@ class PoolMaster:
         job.assigned_at = self._now
         job.changed, job.before, job.why = self._changes, before, why
         job.mark = job.breach_from = job.blames = None
+        job.greedy_rates = 0
         job.excused_until = NOT_EXCUSED
         shares = ", ".join(f"{each.name} x{each.share}" for each in self._state.shares(job))
         where = shares or "its own Aggregators"
@@ -539,6 +548,10 @@ def _cores(mark: tuple[float, float], now: float, spent: float) -> float:
     """CPU cores used since `mark`: its time, and the CPU seconds until then."""
     at, before = mark
     return max(0.0, spent - before) / (now - at)
+
+
+def _use(job: PooledJob) -> str:
+    return f"{job.used_cores:.2f} cores where its profile says {_planned(job):.2f}"
 
 
 def _excess(job: PooledJob) -> float:

@@ -94,6 +94,8 @@ class PooledJob:
     """Iteration and time until which its durations say nothing of its present neighbours."""
     used_cores: float = 0.0
     """CPU cores that its Aggregators have spent on it lately."""
+    greedy_rates: int = 0
+    """The latest measurements of `used_cores`, one after the other, that exceed what the profile allows."""
     cores_mark: tuple[float, float] = (-math.inf, 0.0)
     """Time, and CPU seconds until then."""
 
@@ -121,6 +123,12 @@ class PooledJob:
     def since_change(self) -> int:
         """Iterations since its last assignment; 0 while it has not taken the assignment over."""
         return self.use.iterations if self.current else 0
+
+    def exceeds(self, size: int, factor: float) -> bool:
+        """Whether a job that shares Aggregators sends so many times more bytes than its profile says."""
+        if self.stage is not Stage.SHARED or self.demand is None:
+            return False
+        return size > factor * sum(task.size for task in self.demand.tasks)
 
     @property
     def is_being_profiled(self) -> bool:

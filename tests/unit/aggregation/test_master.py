@@ -133,6 +133,28 @@ def test_a_profiled_job_stays_where_it_is_while_those_are_profiled_whom_it_will_
     assert not [each for each in happened if each.job == late.key and "by its own" in each.text]
 
 
+def test_a_job_that_sends_more_than_its_profile_says_goes_back_although_nobody_loses() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 6):
+        world.add(number, cpu_s=0.01)
+    world.run(600)
+    greedy = world.jobs[5]
+    greedy.greedy_cpu_s, greedy.size = 0.03, 10 * greedy.size
+    happened = [each for each in world.run(60) if each.kind == "revert"]
+    assert [each.job for each in happened] == [greedy.key]
+    assert "cores where its profile says" in happened[0].text
+    assert greedy.iterations * greedy.alone_s > 30, "long ago"
+    assert all(each.loss < 0.1 for each in world.decided.view.jobs)
+
+
+def test_a_job_may_exceed_its_profile_where_it_is_alone() -> None:
+    world = PoolWorld(2)
+    world.add(1, cpu_s=0.01)
+    world.run(100)
+    world.jobs[1].cpu_s = 0.1
+    assert not [each for each in world.run(60) if each.kind == "revert"]
+
+
 def test_neighbours_do_not_wait_for_ever_for_a_greedy_job_that_stays() -> None:
     world = PoolWorld(3)
     for number in range(1, 5):
