@@ -208,7 +208,9 @@ class PoolMaster:
 
     def _update(self, job: PooledJob, client: PoolClient) -> None:
         is_greedy = client.use.nodes == job.use.nodes and job.exceeds(client.use.size, GREEDY)
-        resized = (client.use.nodes, client.use.size) != (job.use.nodes, job.use.size) and not is_greedy
+        shape = client.use.nodes, client.use.size  # unknown while its agents are silent for a moment
+        resized = all(shape) and shape != job.shape and not is_greedy
+        job.shape = shape if all(shape) else job.shape
         job.client, job.attached = client, True
         if client.use.version > job.version:  # another flexod has assigned it meanwhile
             job.version = client.use.version + 1
@@ -225,6 +227,7 @@ class PoolMaster:
     def _meet(self, client: PoolClient, now: float) -> None:
         """Take a job up that is new, or new to this flexod."""
         job = PooledJob(client, self._tenant(client), now, version=client.use.version)
+        job.shape = client.use.nodes, client.use.size
         if not client.use.used:
             self._state.jobs[client.key] = job
             return

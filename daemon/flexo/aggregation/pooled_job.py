@@ -74,6 +74,8 @@ class PooledJob:
     """The profile; None: it has none yet."""
     provisional: bool = False
     """Whether the profile is partly estimated, so that it is measured again."""
+    shape: tuple[int, int] = (0, 0)
+    """Its nodes and bytes when both were known last."""
     temporary: tuple[int, ...] = ()
     """The numbers of its temporary Aggregators."""
     assigned_at: float = 0.0

@@ -314,6 +314,18 @@ def test_the_jobs_of_an_ended_one_are_served_by_fewer_aggregators_after_a_period
     assert any("fewer Aggregators" in each.text for each in happened)
 
 
+def test_a_job_whose_size_is_unknown_for_a_moment_is_not_resized() -> None:
+    world = PoolWorld(3)
+    world.add(1)
+    world.run(400)
+    [known] = world.master._state.jobs.values()
+    size, world.jobs[1].size = world.jobs[1].size, 0
+    world.run(2)
+    world.jobs[1].size = size
+    world.run(2)
+    assert not known.provisional
+
+
 def test_a_resized_job_is_measured_again_where_it_is() -> None:
     world = PoolWorld(2)
     job = world.add(1, reserves=1)
