@@ -66,6 +66,7 @@ from flexo.model.nodes import Node
 from flexo.model.plans import Action, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey, QueuedJob
 from flexo.policies import allocating, registry, satellites
+from flexo.policies.aggregator_satellites import with_aggregators
 from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.placement import Placement
@@ -629,7 +630,7 @@ class Controller:
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
         snapshot = self._snapshot_of(state, reconciled, reports)
         plan = not_more_than_start(
-            self._share(self._plan_satellites(snapshot), snapshot, state),
+            self._plan_all(snapshot, state),
             reconciled.jobs,
             traits.starts,
             self._start_within_s(traits),
@@ -745,6 +746,12 @@ class Controller:
         training = self._training_jobs.of(state.jobs, reconciled.jobs, known)
         return replace(self._snapshot(state, reconciled.jobs), training=training, quotas=within.quotas)
 
+    def _plan_all(self, snapshot: Snapshot, state: ClusterState) -> Plan:
+        """The plan of the policy, of opportunistic jobs, and of Aggregators in satellites."""
+        plan = self._share(self._plan_satellites(snapshot), snapshot, state)
+        rules = self._settings.controller
+        return with_aggregators(plan, snapshot, rules.min_resize_interval_s, rules.max_satellites)
+
     def _plan_satellites(self, snapshot: Snapshot) -> Plan:
         """The part of the policy's targets that satellites can reach now."""
         rules = self._settings.controller
@@ -797,7 +804,7 @@ class Controller:
 
     def _in_book(self, jobs: Iterable[ElasticJob]) -> tuple[ElasticJob, ...]:
         """The jobs, with this cycle's changes of their grants."""
-        return tuple(replace(job, grants=self._grant_ledger.after(job)) for job in jobs)
+        return tuple(map(self._grant_ledger.after, jobs))
 
     def _tell(
         self,
@@ -825,7 +832,7 @@ class Controller:
                         self._grant_ledger.signature(job.key, grant.grant_id, time_limit_s, now),
                         grant.shared_gpus,
                     )
-                    for grant in job.grants
+                    for grant in job.all_grants
                     if grant.state is not SatelliteState.LEAVING
                 )
                 speeds = node_speeds(job, types, gpus)

@@ -26,6 +26,7 @@ from flexo.issued_grants import (
     shape_within,
 )
 from flexo.model.elastic import (
+    AggregatorGrants,
     ElasticJob,
     FailureReason,
     Grant,
@@ -35,6 +36,7 @@ from flexo.model.elastic import (
     SatelliteState,
 )
 from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.words import held_by
 from flexo_protos.resources import Resources
 
 START_MARGIN_S: Final = 30.0
@@ -123,7 +125,10 @@ class GrantLedger:
         self._given_back: set[_Name] = set()
         """The grants that their leaders or owners gave back."""
         self._backoffs = Backoffs()
+        self._aggregator_backoffs = Backoffs()
+        """Of grants without workers: a job whose Aggregators fail may get workers, and vice versa."""
         self._resized_at: dict[JobKey, float] = {}
+        self._aggregators_changed_at: dict[JobKey, float] = {}
         for each in issued:
             self._remember(each, now)
 
@@ -186,7 +191,16 @@ class GrantLedger:
         self._issue(IssuedGrant.of(grant, owner, shape))
         self._seen_at[grant.job, grant.grant_id] = grant.since_at
         self._await(self._issued[grant.job, grant.grant_id], grant.since_at)
-        self._resized_at[grant.job] = grant.since_at
+        self._resized(grant, grant.since_at)
+
+    def _resized(self, grant: Grant | IssuedGrant | None, now: float) -> None:
+        """Note that the job of `grant` gets or loses workers, or an Aggregator."""
+        if grant is not None:
+            changed_at = self._resized_at if grant.workers else self._aggregators_changed_at
+            changed_at[grant.job] = now
+
+    def _backoffs_of(self, grant: Grant) -> Backoffs:
+        return self._backoffs if grant.workers else self._aggregator_backoffs
 
     def _issue(self, issued: IssuedGrant) -> None:
         self._issued[issued.job, issued.grant_id] = issued
@@ -200,7 +214,7 @@ class GrantLedger:
         if of_itself:
             self._given_back.add((key, grant_id))
         self._end(key, grant_id, now)
-        self._resized_at[key] = now
+        self._resized(self._issued.get((key, grant_id)), now)
 
     def _end(self, key: JobKey, grant_id: str, now: float) -> None:
         issued = self._issued.get((key, grant_id))
@@ -223,10 +237,10 @@ class GrantLedger:
         self._given_back.add(name)
         self._end(*name, now)
         ran = name in self._ran
-        self._backoffs.failed(grant, failure.reason, ran=ran, now=now)
+        self._backoffs_of(grant).failed(grant, failure.reason, ran=ran, now=now)
         if ran and failure.reason in NO_FAULT:
-            self._resized_at[grant.job] = now
-        where = f"{grant.workers} workers on {grant.node}"
+            self._resized(grant, now)
+        where = f"{held_by(grant.workers)} on {grant.node}"
         return Event(now, "failure", grant.job, f"{where}: {failure.reason.value}: {failure.message}")
 
     def _no_longer_said(self, key: JobKey, grant_id: str) -> None:
@@ -244,19 +258,19 @@ class GrantLedger:
         """All jobs that ran at the last join and are no satellites."""
         return self._bases
 
-    def after(self, job: ElasticJob) -> tuple[Grant, ...]:
-        """The grants of `job`, with all changes since the job was joined."""
+    def after(self, job: ElasticJob) -> ElasticJob:
+        """`job`, with all changes of its grants since the job was joined."""
         before = [
             grant if self._stands((job.key, grant.grant_id)) else replace(grant, state=SatelliteState.LEAVING)
-            for grant in job.grants
+            for grant in job.all_grants
         ]
-        listed = {grant.grant_id for grant in job.grants}
+        listed = {grant.grant_id for grant in job.all_grants}
         said = [
             self._known[job.key, grant_id]
             for grant_id in sorted(self._said.get(job.key, ()))
             if grant_id not in listed
         ]
-        return (*before, *said)
+        return job.with_grants((*before, *said))
 
     def join(
         self,
@@ -296,6 +310,7 @@ class GrantLedger:
             grants.extend(self._still_said(key, rules.start_within_s, now, events))
             if not self._said.get(key):  # not while it has other grants that it does not use
                 self._backoffs.relieve(key)
+                self._aggregator_backoffs.relieve(key)
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
         self._forget_jobs_not_in(bases, rules, now)
         return ReconciledState(tuple(elastic), orphans, tuple(events), unknown)
@@ -323,7 +338,8 @@ class GrantLedger:
             and (each.satellite_job_id in queue if each.satellite_job_id else each.ended_at is None)
         )
         news = (told for told in report.satellites if (base.key, told.grant_id) not in self._issued)
-        for told in islice(news, workers.max - base.elastic.base_workers):
+        aggregators = report.aggregation.satellites if report.aggregation else 0
+        for told in islice(news, workers.max - base.elastic.base_workers + aggregators):
             issued = self._of_earlier_flexod(base, told, rules, now)
             if issued is None or issued.owner not in (base.owner, UNKNOWN_OWNER):
                 continue
@@ -447,7 +463,7 @@ class GrantLedger:
             if grant.state is SatelliteState.LEAVING or not self._stands(name):
                 events.append(Event(now, "left", grant.job, _left(grant)))
             else:
-                self._resized_at[grant.job] = now
+                self._resized(grant, now)
                 self._unasked[name] = grant, now
         self._started = started
         self._ran |= started
@@ -497,11 +513,11 @@ class GrantLedger:
             shared_gpus=issued.shared_gpus,
         )
         if known is None:
-            text = f"satellite {satellite.job_id} with {grant.workers} workers on {grant.node} is taken over"
+            text = f"satellite {satellite.job_id} with {held_by(grant.workers)} on {grant.node} is taken over"
             events.append(Event(now, "adopt", tag.base, text))
         if grant.state is SatelliteState.TRAINING and name not in self._trained:
             self._trained.add(name)
-            self._backoffs.trains(grant)
+            self._backoffs_of(grant).trains(grant)
         self._known[name] = grant
         self._no_longer_said(*name)
         if satellite.state is not JobState.PENDING:
@@ -550,7 +566,7 @@ class GrantLedger:
         now: float,
     ) -> ElasticJob:
         assert base.elastic is not None
-        newest = max((grant.since_at for grant in grants), default=0.0)
+        newest = max((grant.since_at for grant in grants if grant.workers), default=0.0)
         running = base.state is JobState.RUNNING
         shape = shape_within(base, report.shape if report else None)
         self._shapes[base.key] = shape
@@ -561,7 +577,6 @@ class GrantLedger:
             shape=shape.of_any_type() if base.elastic.heterogeneous else shape,
             base_nodes=base.nodes,
             base_workers=base.elastic.base_workers,
-            grants=grants,
             training_workers=report.training_workers if report else 0,
             scalable=report is not None and report.scalable and running,
             wanted=cap,
@@ -582,7 +597,13 @@ class GrantLedger:
             attached=report is not None,
             gpu_uses=report.gpu_uses if report else (),
             paused=report is not None and report.paused,
-        )
+            aggregation=report.aggregation if report else None,
+            aggregators=AggregatorGrants(
+                retry_at=self._aggregator_backoffs.nodes_until(base.key, now),
+                rest_until=self._aggregator_backoffs.job_until(base.key),
+                last_change_at=self._aggregators_changed_at.get(base.key, 0.0),
+            ),
+        ).with_grants(grants)
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:
         """Forget the jobs that run no longer.
@@ -593,7 +614,10 @@ class GrantLedger:
         self._said = {key: said for key, said in self._said.items() if key in running and said}
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
         self._backoffs.keep(running)
-        self._resized_at = {key: at for key, at in self._resized_at.items() if key in running}
+        self._aggregator_backoffs.keep(running)
+        for changed_at in (self._resized_at, self._aggregators_changed_at):
+            for key in changed_at.keys() - running.keys():
+                del changed_at[key]
         for name, seen_at in list(self._seen_at.items()):
             if now - seen_at > rules.forgotten_after_s:
                 self._forget(name)
@@ -621,4 +645,4 @@ def _has_ended(key: JobKey, bases: Mapping[JobKey, QueuedJob]) -> bool:
 
 
 def _left(grant: Grant) -> str:
-    return f"satellite {grant.satellite_job_id} with {grant.workers} workers has left {grant.node}"
+    return f"satellite {grant.satellite_job_id} with {held_by(grant.workers)} has left {grant.node}"

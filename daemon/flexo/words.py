@@ -13,6 +13,11 @@ def workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
+def held_by(number: int) -> str:
+    """What a satellite of so many workers runs: ``2 workers``, or, without workers, ``an Aggregator``."""
+    return workers(number) if number else "an Aggregator"
+
+
 def names_in(text: str) -> frozenset[str]:
     """All words in `text` that could be the name of a node, without the full stop behind them."""
     return frozenset(word.rstrip(".-_") for word in _NAME.findall(text))

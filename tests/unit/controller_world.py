@@ -189,7 +189,7 @@ class FakeCluster:
                 time_limit_s=time_limit_s,
                 required_nodes=frozenset({node}),
                 gpus=workers,
-                cpus=workers,
+                cpus=max(1, workers),
                 satellite=SatelliteTag(base, grant_id, workers),
             )
         )

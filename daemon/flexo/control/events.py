@@ -12,7 +12,7 @@ from flexo.grants import ReconciledState
 from flexo.model.plans import Action, Allocate, Grow, Plan
 from flexo.model.queue import JobState
 from flexo.model.training import TrainingJob
-from flexo.words import workers
+from flexo.words import held_by, workers
 from flexo_protos.resources import as_number
 
 _FACTS_OF_PENDING: Final = 50
@@ -38,16 +38,17 @@ def _change(job: TrainingJob, allocation: Allocate) -> str:
 def of_action(action: Action, reconciled: ReconciledState, now: float, would: str) -> Event:
     """The event for a change of a job's satellites. `would`: "" or ``would ``."""
     if isinstance(action, Grow):
-        text = f"{would}grow by {workers(action.workers)} on {action.node}: {action.why}"
+        grows = f"grow by {workers(action.workers)}" if action.workers else "run an Aggregator"
+        text = f"{would}{grows} on {action.node}: {action.why}"
         return Event(now, "grow", action.job, text)
     grant = next(
         grant
         for job in reconciled.jobs
         if job.key == action.job
-        for grant in job.grants
+        for grant in job.all_grants
         if grant.grant_id == action.grant_id
     )
-    text = f"{would}give back {workers(grant.workers)} on {grant.node}: {action.why}"
+    text = f"{would}give back {held_by(grant.workers)} on {grant.node}: {action.why}"
     return Event(now, "shrink", action.job, text)
 
 
@@ -78,7 +79,7 @@ def facts(state: ClusterState, reconciled: ReconciledState) -> str:
                 "scalable": job.scalable,
                 "grants": [
                     f"{grant.grant_id} {grant.node} x{grant.workers} {grant.state.value}"
-                    for grant in job.grants
+                    for grant in job.all_grants
                 ],
             }
             for job in reconciled.jobs

@@ -7,7 +7,7 @@ from typing import Final
 
 from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
-from flexo.model.elastic import ElasticJob, Grant
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint, Source
 from flexo.model.queue import JobKey, JobState
 from flexo.scalability.efficiency import efficiencies
@@ -72,7 +72,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if job.heterogeneous:
         sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
     sentences += [_shared(pair, job.key) for pair in view.pairs if job.key in (pair.holder, pair.guest)]
-    sentences += _aggregation(view.pooled(job.key), view)
+    sentences += _aggregation(job, view)
     sentences += _on_loan(job, view)
     return (*sentences, *notes)
 
@@ -94,10 +94,32 @@ def _shared(pair: Pair, key: JobKey) -> str:
     return f"it uses {where}, which job {pair.holder} keeps {busy}: it {works} and {cost}"
 
 
-def _aggregation(pooled: PooledJobView | None, view: View) -> list[str]:
-    """Sentences on who sums the job's gradients, and what sharing costs the job."""
-    if pooled is None:
+def _aggregation(job: ElasticJob, view: View) -> list[str]:
+    """Sentences on who sums the job's gradients, and why."""
+    if (pooled := view.pooled(job.key)) is not None:
+        return _pooled(pooled, view)
+    use = job.aggregation
+    if use is None:
         return []
+    own = "the Aggregators of its own nodes sum its gradients"
+    if use.wants_pool:
+        return [f"{own}: it asks for a pool, and flexod has none ([aggregation] enabled)"]
+    if not use.satellites:
+        return [f"{own} (--aggregators=own)"]
+    grants = job.aggregators.grants
+    sums = any(grant.state is SatelliteState.TRAINING for grant in grants)
+    who = "Aggregators in its own satellites sum its gradients" if sums else f"{own} for now"
+    where = ", ".join(sorted(map(_where_it_sums, grants))) or "none"
+    return [f"{who} (--aggregators=satellites): it asks for {use.satellites}, and has {where}"]
+
+
+def _where_it_sums(grant: Grant) -> str:
+    """``t3 (sums)``, ``t3 (pending)``."""
+    return f"{grant.node} ({'sums' if grant.state is SatelliteState.TRAINING else grant.state.value})"
+
+
+def _pooled(pooled: PooledJobView, view: View) -> list[str]:
+    """Sentences on the job's pool Aggregators, and what sharing them costs the job."""
     if not pooled.aggregators:
         return [f"its own Aggregators sum its gradients ({pooled.state}): {pooled.why}"]
     total = sum(each.share for each in pooled.aggregators)

@@ -125,9 +125,7 @@ class Loans:
             self._recent_errors.note(str(error), None, state.at)  # for the status, until the next try
             return reconciled, self._fail(error, state.at)
         if plan.scale_in:
-            reconciled = replace(
-                reconciled, jobs=tuple(replace(job, grants=book.after(job)) for job in reconciled.jobs)
-            )
+            reconciled = replace(reconciled, jobs=tuple(book.after(job) for job in reconciled.jobs))
         return reconciled, happened
 
     def _fail(self, error: Exception, now: float) -> list[Event]:

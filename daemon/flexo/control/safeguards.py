@@ -38,7 +38,7 @@ def not_more_than_start(
     most = bounds.within(start_within_s)
     if most is None:
         return plan
-    waiting = Counter(grant.partition for job in jobs for grant in job.grants if grant.state in _WAITING)
+    waiting = Counter(grant.partition for job in jobs for grant in job.all_grants if grant.state in _WAITING)
     actions: list[Action] = []
     notes = []
     for action in plan.actions:

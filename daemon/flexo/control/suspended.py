@@ -16,7 +16,7 @@ from flexo.grants import GrantLedger
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
-from flexo.words import workers
+from flexo.words import held_by
 
 _RETRY_S: Final = 30.0
 """The interval between two attempts to cancel the same satellite."""
@@ -45,7 +45,7 @@ class SuspendedBases:
         for job in jobs:
             if not self._is_over(job.key, now):
                 continue
-            for grant in job.grants:
+            for grant in job.all_grants:
                 if grant.state is not SatelliteState.LEAVING:
                     book.withdraw(job.key, grant.grant_id, now)
                     if grant.satellite_job_id:
@@ -86,7 +86,7 @@ class SuspendedBases:
 
     def _note(self, job: ElasticJob, now: float, resume_command: str) -> str:
         left_s = self._since[job.key] + self._grace_s - now
-        standing = any(grant.state is not SatelliteState.LEAVING for grant in job.grants)
+        standing = any(grant.state is not SatelliteState.LEAVING for grant in job.all_grants)
         back = f"gives its satellites back in {left_s:.0f} s, and " if standing and left_s > 0 else ""
         text = f"its base is suspended: the job {back}is granted nothing until it is resumed"
         return f"{text} (`{resume_command} {job.key.job_id}`)" if resume_command else text
@@ -99,4 +99,4 @@ def without_reasons_of(notes: Sequence[Note], jobs: Iterable[ElasticJob]) -> tup
 
 
 def _what(grant: Grant) -> str:
-    return f"{workers(grant.workers)} on {grant.node}"
+    return f"{held_by(grant.workers)} on {grant.node}"

@@ -90,7 +90,7 @@ class TimeLimits:
         there = {job.time_limit_id for job in state.jobs if job.satellite is not None}
         self._tried_at = {limit: at for limit, at in self._tried_at.items() if limit in there}
         kept = [job for job in jobs if self._is_kept(job, queue, now)]
-        time_limit_s = time_limit_for(self._least_s, sum(len(job.grants) for job in kept))
+        time_limit_s = time_limit_for(self._least_s, sum(len(job.all_grants) for job in kept))
         due = sorted(chain.from_iterable(self._due(job, queue, now, time_limit_s) for job in kept))
         limits = {limit: job for _, _, limit, job in due}
         self._ask(limits, now, time_limit_s)
@@ -109,7 +109,7 @@ class TimeLimits:
         self, job: ElasticJob, queue: Mapping[int, QueuedJob], now: float, time_limit_s: int
     ) -> Iterator[tuple[float, int, str, JobKey]]:
         """The due time limits. Each: when it ends, the satellite, the name of the time limit, and the job."""
-        for grant in job.grants:
+        for grant in job.all_grants:
             satellite = queue.get(grant.satellite_job_id)
             if grant.state not in _TRAINING or satellite is None or satellite.state is not JobState.RUNNING:
                 continue

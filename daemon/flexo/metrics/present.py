@@ -174,7 +174,7 @@ def _jobs(view: View) -> Iterator[Metric]:
         "Workers that jobs could have at most, by their ranges and caps.",
         sum(job.ceiling for job in jobs),
     )
-    grants = Counter(grant.state.value for job in jobs for grant in job.grants)
+    grants = Counter(grant.state.value for job in jobs for grant in job.all_grants)
     yield _by(
         "flexo_satellites",
         "Satellites, by where they are on their way to training and back.",

@@ -33,7 +33,9 @@ class AggregationUse:
     reserves: int
     """The CPU cores that the job would reserve for Aggregators of its own."""
     used: tuple[UsedAggregator, ...] = ()
-    """The pool Aggregators of the assignment in use; none: the job's own."""
+    """The Aggregators of the assignment in use; none: those of the job's own nodes."""
+    satellites: int = 0
+    """The Aggregators in satellites that the job asks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from flexo.model.aggregation import AggregationUse
@@ -31,6 +33,7 @@ class Grant:
     job: JobKey
     node: str
     workers: int
+    """0: the satellite runs an Aggregator, on one CPU."""
     partition: str
     since_at: float
     state: SatelliteState = SatelliteState.GRANTED
@@ -50,7 +53,12 @@ class Grant:
 
 
 def satellite_resources(worker: Resources, workers: int, shared_gpus: tuple[Devices, ...]) -> Resources:
-    """The resources of a satellite of `workers` workers, which holds no GPUs if it has shared ones."""
+    """The resources of a satellite of `workers` workers, which holds no GPUs if it has shared ones.
+
+    Without workers: one CPU, with as much memory as each CPU of a worker.
+    """
+    if not workers:
+        return Resources(cpus=1, memory_mib=math.ceil(worker.memory_mib / max(1, worker.cpus)))
     own = worker * workers
     return replace(own, gpus=0, gpu_type="", devices=(*own.devices, *shared_gpus)) if shared_gpus else own
 
@@ -128,6 +136,24 @@ class GrantFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class AggregatorGrants:
+    """The grants of one job for Aggregators in satellites. They do not change the number of its workers."""
+
+    grants: tuple[Grant, ...] = ()
+    retry_at: dict[str, float] = field(default_factory=dict)
+    """Nodes that failed such a grant, and when they may be tried again."""
+    rest_until: float = 0.0
+    """None is granted before this time."""
+    last_change_at: float = 0.0
+    """When one was last granted, withdrawn or lost."""
+
+    @property
+    def standing(self) -> tuple[Grant, ...]:
+        """Those that were not told to leave."""
+        return tuple(grant for grant in self.grants if grant.state is not SatelliteState.LEAVING)
+
+
+@dataclass(frozen=True, slots=True)
 class ElasticJob:
     """An elastic job whose base runs, with what its leader last reported."""
 
@@ -140,6 +166,7 @@ class ElasticJob:
     base_nodes: tuple[str, ...]
     base_workers: int
     grants: tuple[Grant, ...] = ()
+    """The grants for workers."""
     training_workers: int = 0
     scalable: bool = False
     """Whether the script has entered hvd.elastic.run; before that, nothing is granted."""
@@ -181,6 +208,23 @@ class ElasticJob:
     """See `LeaderReport`."""
     paused: bool = False
     """Whether training stands still below the job's minimum."""
+    aggregation: AggregationUse | None = None
+    """See `LeaderReport`."""
+    aggregators: AggregatorGrants = field(default_factory=AggregatorGrants)
+
+    @property
+    def all_grants(self) -> tuple[Grant, ...]:
+        """The grants for workers, and those for Aggregators."""
+        return (*self.grants, *self.aggregators.grants)
+
+    def with_grants(self, grants: Iterable[Grant]) -> ElasticJob:
+        """The job with these grants, for workers and for Aggregators, in place of all that it has."""
+        told = tuple(grants)
+        return replace(
+            self,
+            grants=tuple(grant for grant in told if grant.workers),
+            aggregators=replace(self.aggregators, grants=tuple(each for each in told if not each.workers)),
+        )
 
     @property
     def granted_workers(self) -> int:

@@ -96,6 +96,7 @@ class SatelliteTag:
     base: JobKey
     grant_id: str
     workers: int
+    """0: it runs an Aggregator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.nodes import Node
-from flexo.model.plans import Snapshot
+from flexo.model.plans import Grow, Plan, Snapshot
 from flexo.model.queue import JobState, QueuedJob
 from flexo_protos.resources import Resources
 
@@ -77,7 +77,7 @@ def build_rooms(snapshot: Snapshot) -> dict[str, NodeCapacity]:
     satellites = {job.job_id: job for job in snapshot.jobs if job.satellite is not None}
     granted: set[int] = set()
     for job in snapshot.elastic:
-        for grant in job.grants:
+        for grant in job.all_grants:
             granted.add(grant.satellite_job_id)
             if grant.node in rooms:
                 _put(rooms[grant.node], grant, job, satellites.get(grant.satellite_job_id))
@@ -86,6 +86,16 @@ def build_rooms(snapshot: Snapshot) -> dict[str, NodeCapacity]:
         if satellite.job_id not in granted and satellite.state is JobState.RUNNING:
             for name in rooms.keys() & set(satellite.nodes):
                 rooms[name].leave(satellite.resources)
+    return rooms
+
+
+def rooms_after(plan: Plan, snapshot: Snapshot) -> dict[str, NodeCapacity]:
+    """The capacity of each node after the plan's grants. What the plan takes back is not free yet."""
+    rooms = build_rooms(snapshot)
+    shapes = {job.key: job.shape for job in snapshot.elastic}
+    for action in plan.actions:
+        if isinstance(action, Grow) and action.node in rooms:
+            rooms[action.node].take(shapes[action.job] * action.workers)
     return rooms
 
 
@@ -116,6 +126,8 @@ def _put(room: NodeCapacity, grant: Grant, job: ElasticJob, satellite: QueuedJob
         return
     if grant.state in NOT_ALLOCATED:
         room.take(amount)
+    if not grant.workers:
+        return  # it has no GPU that anybody could use, and the cluster takes its CPU back by itself
     room.standing.append(HeldGrant(grant, job, amount, started_at))
 
 

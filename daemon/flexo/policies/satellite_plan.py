@@ -221,4 +221,4 @@ def _left(max_satellites: int | None, jobs: Iterable[ElasticJob]) -> float:
     """The number of further satellites that are allowed; infinite: there is no limit."""
     if max_satellites is None:
         return math.inf
-    return max(0, max_satellites - sum(len(job.grants) for job in jobs))
+    return max(0, max_satellites - sum(len(job.all_grants) for job in jobs))

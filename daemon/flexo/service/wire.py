@@ -164,6 +164,8 @@ def leader_report(
 ) -> LeaderReport:
     """A report of the leader of `job`, which `owner` has been proven to own. Raises Malformed."""
     most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # per node one leaves, one comes
+    aggregation = _aggregation(job, report)
+    most += 2 * aggregation.satellites if aggregation else 0
     if len(report.satellites) > most:
         raise Malformed(
             f"{len(report.satellites)} satellites: at most {most} are allowed to a job of {job.workers}"
@@ -191,7 +193,7 @@ def leader_report(
         unit=job.unit,
         gpu_uses=_gpu_uses(report.gpu_uses, known_nodes),
         paused=report.paused,
-        aggregation=_aggregation(job, report),
+        aggregation=aggregation,
     )
 
 
@@ -242,6 +244,7 @@ def _aggregation(job: Introduction, report: jobs_pb2.Report) -> AggregationUse |
         iterations=at_most("aggregation.iterations", said.iterations, MAX_COUNT),
         reserves=job.reserves or max(1, nodes),
         used=used,
+        satellites=at_most("aggregation.satellites", said.satellites, job.workers.max),
     )
 
 
@@ -373,8 +376,7 @@ def _satellite(
         raise Malformed(
             f"the cluster has no node '{one_line(satellite.node, 64)}', where a satellite is said to be"
         )
-    if not 1 <= satellite.workers <= job.workers.max:
-        raise Malformed(f"a satellite of {satellite.workers} workers: 1 to {job.workers.max} are allowed")
+    at_most("satellites.workers", satellite.workers, job.workers.max)
     if len(satellite.signature) > LONGEST_SIGNATURE:
         raise Malformed(
             f"a signature of {len(satellite.signature)} bytes: at most {LONGEST_SIGNATURE} are allowed"

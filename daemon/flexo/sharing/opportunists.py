@@ -19,7 +19,7 @@ from flexo.model.plans import Action, Grow, Note, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey
 from flexo.policies import satellites
 from flexo.policies.base import Jobs, Policy, Targets
-from flexo.policies.node_capacity import NodeCapacity, build_rooms
+from flexo.policies.node_capacity import rooms_after
 from flexo.policies.placement import Placement
 from flexo.sharing.hosts import (
     Gpu,
@@ -80,7 +80,7 @@ class _Making:
         self.actions: list[Action] = []
         self._hosts = hosts_of(snapshot.elastic, rules.held)
         self._taken = set(taken(snapshot))
-        self._rooms = _rooms_after(before, snapshot)
+        self._rooms = rooms_after(before, snapshot)
         self._shared_nodes = _nodes_of_partition(snapshot, rules.settings.partition)
         self._bases = {job.key: job for job in snapshot.jobs if job.satellite is None}
 
@@ -268,7 +268,7 @@ class _Making:
         if self._rules.max_satellites is None:
             return math.inf
         new = sum(isinstance(each, Grow) for each in (*self._before.actions, *self.actions))
-        return self._rules.max_satellites - new - sum(len(job.grants) for job in self._snapshot.elastic)
+        return self._rules.max_satellites - new - sum(len(job.all_grants) for job in self._snapshot.elastic)
 
     def _is_free(self, job: ElasticJob, host: Host) -> bool:
         node, number = host.gpu
@@ -313,16 +313,6 @@ class _AllStay(Policy):
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """No target at all."""
         return Targets()
-
-
-def _rooms_after(before: Plan, snapshot: Snapshot) -> dict[str, NodeCapacity]:
-    """The free resources of each node after the plan's grants; what it takes back is not free yet."""
-    rooms = build_rooms(snapshot)
-    shapes = {job.key: job.shape for job in snapshot.elastic}
-    for action in before.actions:
-        if isinstance(action, Grow) and action.node in rooms:
-            rooms[action.node].take(shapes[action.job] * action.workers)
-    return rooms
 
 
 def _nodes_of_partition(snapshot: Snapshot, name: str) -> frozenset[str]:

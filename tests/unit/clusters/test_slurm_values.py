@@ -217,13 +217,15 @@ def test_an_admin_comment_without_a_good_request_is_of_an_ordinary_job(comment: 
 def test_a_satellites_tag_is_read_back() -> None:
     tag = satellite_tag("flexo-satellite base=17 restart=1 grant=4f-2.a:b_c workers=2")
     assert tag == SatelliteTag(JobKey(17, 1), "4f-2.a:b_c", 2)
+    aggregator = satellite_tag("flexo-satellite base=17 restart=1 grant=g workers=0")
+    assert aggregator == SatelliteTag(JobKey(17, 1), "g", 0)
 
 
 @pytest.mark.parametrize(
     "comment",
     [
         "",
-        "flexo-satellite base=17 restart=1 grant=g workers=0",
+        "flexo-satellite base=17 restart=1 grant=g workers=00",
         "flexo-satellite base=17 restart=1 grant=g workers=2\n",
         "x flexo-satellite base=17 restart=1 grant=g workers=2",
         "flexo-satellite base=99999999999 restart=1 grant=g workers=2",

@@ -101,8 +101,7 @@ def test_a_report_becomes_a_leader_report_of_the_proven_user() -> None:
     ("satellites", "named"),
     [
         ([satellite(node="n9")], "no node 'n9'"),
-        ([satellite(workers=0)], "0 workers: 1 to 8"),
-        ([satellite(workers=9)], "9 workers: 1 to 8"),
+        ([satellite(workers=9)], "workers is 9: at most 8"),
         ([satellite(state=0)], "SATELLITE_STATE_PENDING"),
         ([satellite(state=17)], "state 17"),
         ([satellite(grant_id="")], "grant_id"),
@@ -270,6 +269,18 @@ def test_a_report_says_how_aggregators_sum() -> None:
     said = wire.leader_report(reserving, Principal("1"), use(), NODES).aggregation
     assert said is not None
     assert said.reserves == 2
+
+
+def test_a_report_says_how_many_aggregators_in_satellites_are_asked_for_and_lists_them() -> None:
+    size = wire.introduction(hello()).workers.max
+    told = use(satellites=size)
+    told.satellites.append(satellite(workers=0))
+    said = wire.leader_report(wire.introduction(hello()), Principal("1"), told, NODES)
+    assert said.aggregation is not None
+    assert said.aggregation.satellites == size
+    assert [each.workers for each in said.satellites] == [0]
+    with pytest.raises(wire.Malformed, match=r"aggregation\.satellites"):
+        wire.leader_report(wire.introduction(hello()), Principal("1"), use(satellites=size + 1), NODES)
 
 
 def test_a_report_of_an_older_leader_or_another_core_says_nothing_of_aggregators() -> None:

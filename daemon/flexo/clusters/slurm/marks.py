@@ -14,7 +14,7 @@ from flexo.model.ranges import BadRange, Range
 _ELASTIC = re.compile(r"(?<!\S)flexo\{([^{}\s]*)\}(?!\S)")
 _TAG = re.compile(
     r"flexo-satellite base=([0-9]{1,10}) restart=([0-9]{1,5})"
-    r" grant=([A-Za-z0-9._:-]{1,64}) workers=([1-9][0-9]{0,5})"
+    r" grant=([A-Za-z0-9._:-]{1,64}) workers=(0|[1-9][0-9]{0,5})"
 )
 
 _LARGEST = (1 << 32) - 1
