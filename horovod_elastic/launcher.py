@@ -43,7 +43,14 @@ from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.leader import parked_store, profiling
 from horovod_elastic.platforms import registry
-from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, Platform, Refused
+from horovod_elastic.platforms.base import (
+    AgentProcess,
+    AggregatorSatellites,
+    JobControl,
+    NotInAJob,
+    Platform,
+    Refused,
+)
 from horovod_elastic.trace import say, say_error
 from horovod_elastic.worker.ddp import rates
 from horovod_elastic.worker.ddp.deal import BatchRule
@@ -88,13 +95,15 @@ Options for all scripts:
                         library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library.
                         service: as torch, but a process on each node sums gradients (Aggregator), and a
                         worker that dies costs no mini-batch
-    --aggregators=own|pool
+    --aggregators=own|satellites|pool
                         with --core=service: whose Aggregators sum gradients ($FLEXO_AGGREGATORS says it too).
-                        own, the default: a process beside the workers of each node. pool: processes that
-                        flexod assigns and that several jobs share; without flexod or room there, the own ones
+                        own, the default: a process beside the workers of each node. satellites: processes in
+                        satellites of the job that have one CPU and no GPU (on Slurm). pool: processes that
+                        flexod assigns and that several jobs share. Without flexod or room there, the own ones
     --aggregator-cores=N
-                        with --aggregators=pool: the CPU cores that the job would reserve for its own
-                        Aggregators. It gets about as many of the pool. Without it, one for each node
+                        with --aggregators=satellites: the number of these satellites. With
+                        --aggregators=pool: the CPU cores that the job would reserve for its own Aggregators.
+                        It gets about as many of the pool. Without it, one for each node of the job
 Options for scripts of torch.distributed:
     --batch-rule=keep|grow
                         the global batch after a resize. keep, the default: that of the base, and each worker
@@ -294,10 +303,15 @@ def _parked_state(base: BaseJob) -> Iterator[None]:
 
 
 def keep_agents(platform: Platform, plan: JobPlan, command: list[str]) -> int:
-    """Keep the agents of the base until the job is over. Returns its exit code."""
+    """Keep the agents of the base until the job is over. Returns its exit code.
+
+    Raises ValueError if the cluster has not what the user has asked for.
+    """
     base, place = plan.base, parse_place(plan.leases)
+    control = platform.control(plan, command)
+    _check_satellites(control, plan)
     lease = lease_places.open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
-    agents = BaseAgents(base.nodes, platform.control(plan, command), lease)
+    agents = BaseAgents(base.nodes, control, lease)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: agents.terminate(number))
     try:
@@ -307,6 +321,22 @@ def keep_agents(platform: Platform, plan: JobPlan, command: list[str]) -> int:
     if code == TERMINATED:
         platform.requeue_if_preempted(base.job_id)
     return code
+
+
+def _check_satellites(control: JobControl, plan: JobPlan) -> None:
+    """Check whether Aggregators can be in satellites, if the user has asked for that. Raises ValueError."""
+    if not choice.wants_satellites():
+        return
+    if not isinstance(control, AggregatorSatellites):
+        raise ValueError(
+            f"--aggregators={choice.SATELLITES}: {control.name} has no satellites with CPUs only. Allowed"
+            f" there is {choice.OWN} or {choice.POOL}"
+        )
+    if not plan.daemon:
+        say(
+            f"--aggregators={choice.SATELLITES}: nobody grants satellites to this job, because it was not"
+            " submitted with --elastic, or no flexod is configured. The Aggregators of its nodes sum"
+        )
 
 
 @contextmanager

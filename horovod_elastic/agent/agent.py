@@ -97,6 +97,11 @@ class AgentOptions:
     shared_gpus: tuple[int, ...] = ()
     """The GPUs of the workers, by slot, if other jobs hold these GPUs."""
 
+    @property
+    def only_sums(self) -> bool:
+        """Whether this is a satellite without workers, which runs an Aggregator."""
+        return not self.base and not self.slots
+
     def signalled(self, workers: Iterable[str]) -> tuple[str, ...]:
         """The workers to which the agent passes a signal: all, if the cluster signals the agent alone."""
         return tuple(workers) if self.pass_signals else ()
@@ -187,7 +192,7 @@ class Agent:
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
         self._address = network.own_address(platform.node_address(self._node), plan.site.controller)
         self._interface = network.interface_of(self._address)
-        self._aggregator = LocalAggregator(supervisor, self._address)
+        self._aggregator = LocalAggregator(supervisor, self._address, workers=not post.only_sums)
         authenticator.credential(wire.ATTACH_AGENT)  # raise NotAuthentic now rather than later
         link = ParkedLink(authenticator, self._leaders_address)
         self._local = LocalService(self, supervisor.endpoint, supervisor.secret, link)
@@ -456,6 +461,8 @@ class Agent:
             link.send(pb.FromAgent(alive=pb.Alive()))
             if (usage := self._aggregator.usage()) is not None:
                 link.send(pb.FromAgent(aggregator_usage=usage))
+            if (place := self._aggregator.place()) is not None:
+                link.send(pb.FromAgent(aggregator_place=place))
         elif self._leaderless_since and now > self._leaderless_since + NOBODY_LEADS_S:
             self._give_up_if_idle()
         if self._leaderless_since and self._leaving:
@@ -490,6 +497,7 @@ class Agent:
             leader_state=self._leader_state,
             followed_term=self._followed_term,
             aggregators=self._aggregator.assigned if self._aggregator.assigned.version else None,
+            aggregator_place=self._aggregator.place(),
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 
@@ -649,5 +657,5 @@ def _parked_store(plan: JobPlan, post: AgentOptions) -> ParkedStore | None:
 
 def _role(plan: JobPlan, post: AgentOptions, supervisor: SupervisorLink) -> Role:
     if not post.base:
-        return Role.FOLLOWER if plan.base.opportunistic else Role.SATELLITE
+        return Role.FOLLOWER if plan.base.opportunistic or post.only_sums else Role.SATELLITE
     return Role.BASE if post.again or supervisor.again else Role.FOUNDER

@@ -1,4 +1,4 @@
-"""An Aggregator's process. It serves one node of one job, and ends with the supervisor that started it.
+"""An Aggregator's process. It serves one job, on one node, and ends with the supervisor that started it.
 
 A node has two of them. The second one has loaded everything, and waits for the first one's death.
 """
@@ -29,6 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m horovod_elastic.aggregation", description=__doc__)
     parser.add_argument("--folder", required=True, type=Path, help="where this node's workers find it")
     parser.add_argument("--host", required=True, help="this node's address for other nodes' Aggregators")
+    parser.add_argument(
+        "--no-workers", action="store_true", help="serve other nodes' Aggregators only: no worker is here"
+    )
     asked = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # signals of a job are its workers' and its agent's
@@ -39,12 +42,14 @@ def main() -> int:
         before = place.read(asked.folder)
         token = before.token if before is not None else place.new_token()
         path.unlink(missing_ok=True)
-        server = Server(str(path), asked.host, before.port if before is not None else 0, OwnDoor(token))
+        local = "" if asked.no_workers else str(path)
+        server = Server(local, asked.host, before.port if before is not None else 0, OwnDoor(token))
         place.write(asked.folder, AggregatorPlace(asked.host, server.port, token))
     except OSError as error:
         say(f"the Aggregator cannot open its doors in {asked.folder}: {error}")
         return 1
-    threading.Thread(target=_tell_usage, args=(server, asked.folder), daemon=True).start()
+    if not asked.no_workers:
+        threading.Thread(target=_tell_usage, args=(server, asked.folder), daemon=True).start()
     server.serve()
     return 0
 

@@ -36,7 +36,8 @@ class Server:
     """An Aggregator: of one node of one job, or of a pool."""
 
     def __init__(self, path: str, host: str, port: int, door: Door) -> None:
-        """`path`: of the socket for workers; "": a pool's Aggregator has none. `port`: 0 for any.
+        """`path`: of the socket for workers; "": no workers are here, as at a pool's Aggregator, or at one in
+        a satellite of the job. `port`: 0 for any.
 
         Raises OSError if one is taken.
         """
@@ -133,7 +134,7 @@ class Server:
         if hello.role is Role.WORKER and connection.family != socket.AF_UNIX:
             raise BadFrame("a worker has to come by the socket of its node")
         if (self._local is None) != (not hello.plan.nodes[hello.to].ranks):
-            raise BadFrame("a pool's Aggregator sums for others only, and a node's own for its workers only")
+            raise BadFrame("an Aggregator without workers sums for others only, and a node's own for its own")
         name = _Name(guest.job, hello.plan.job, hello.plan.generation)
         session = self._enter(name, hello, guest.quota)
         try:
@@ -164,7 +165,7 @@ class Server:
             return session
 
     def _meter(self, job: str) -> JobMeter | None:
-        """What counts for a job at a pool's Aggregator. A node's own Aggregator counts nothing."""
+        """What counts for a job at an Aggregator without workers. A node's own Aggregator counts nothing."""
         return None if self._local is not None else self._meters.setdefault(job, JobMeter(job, self._turns))
 
     def _leave(self, name: _Name, session: Session) -> None:

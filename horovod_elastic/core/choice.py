@@ -13,11 +13,13 @@ TORCH, HOROVOD, SERVICE = CORES = ("torch", "horovod", "service")
 """SERVICE is the torch core with sums by Aggregators (horovod_elastic/aggregation) instead of all-reduces."""
 DEFAULT_CORE = TORCH
 VARIABLE = "FLEXO_CORE"
-OWN, POOL = AGGREGATORS = ("own", "pool")
-"""Whose Aggregators sum: those beside the job's workers, or a pool's, which several jobs share."""
+OWN, SATELLITES, POOL = AGGREGATORS = ("own", "satellites", "pool")
+"""Whose Aggregators sum: those beside the job's workers, those in satellites of the job that have CPUs only,
+or a pool's, which several jobs share."""
 AGGREGATORS_VARIABLE = "FLEXO_AGGREGATORS"
 CORES_VARIABLE = "FLEXO_AGGREGATOR_CORES"
 _MOST_AGGREGATOR_CORES = 10_000
+_ALLOWED = f"{', '.join(AGGREGATORS[:-1])} or {AGGREGATORS[-1]}"
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> str:
@@ -46,15 +48,29 @@ def wants_pool(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get(AGGREGATORS_VARIABLE) == POOL
 
 
+def wants_satellites(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user has asked for Aggregators in satellites. Raises ValueError as `check_aggregators`
+    does."""
+    check_aggregators(environment)
+    return environment.get(AGGREGATORS_VARIABLE) == SATELLITES
+
+
+def wants_assignment(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user has asked for Aggregators elsewhere than on the workers' nodes. Raises ValueError as
+    `check_aggregators` does."""
+    return wants_pool(environment) or wants_satellites(environment)
+
+
 def aggregator_cores(environment: Mapping[str, str] = os.environ) -> int:
-    """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
+    """The CPU cores for Aggregators of the job: in satellites, or such that it would reserve without a pool;
+    0: one for each node."""
     return int(environment.get(CORES_VARIABLE) or 0)
 
 
 def choose_aggregators(name: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """Set whose Aggregators sum. Raises ValueError for an unknown word."""
     if name not in AGGREGATORS:
-        raise ValueError(f"--aggregators={name}: allowed is {' or '.join(AGGREGATORS)}")
+        raise ValueError(f"--aggregators={name}: allowed is {_ALLOWED}")
     environment[AGGREGATORS_VARIABLE] = name
 
 
@@ -69,10 +85,10 @@ def check_aggregators(environment: Mapping[str, str] = os.environ) -> None:
     """Check what the environment says of Aggregators. Raises ValueError."""
     said = environment.get(AGGREGATORS_VARIABLE) or OWN
     if said not in AGGREGATORS:
-        raise ValueError(f"{AGGREGATORS_VARIABLE}={said}: allowed is {' or '.join(AGGREGATORS)}")
-    if said == POOL and not sums_by_service(environment):
+        raise ValueError(f"{AGGREGATORS_VARIABLE}={said}: allowed is {_ALLOWED}")
+    if said != OWN and not sums_by_service(environment):
         raise ValueError(
-            f"--aggregators={POOL} ({AGGREGATORS_VARIABLE}) needs --core={SERVICE}: with"
+            f"--aggregators={said} ({AGGREGATORS_VARIABLE}) needs --core={SERVICE}: with"
             f" --core={chosen(environment)}, no Aggregator sums gradients"
         )
     if cores := environment.get(CORES_VARIABLE):

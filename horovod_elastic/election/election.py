@@ -50,7 +50,8 @@ class Role(enum.Enum):
     """An agent of the base that was started again."""
     SATELLITE = "satellite"
     FOLLOWER = "follower"
-    """An agent that never leads: of a satellite of an opportunistic job, whose base keeps the state."""
+    """An agent that never leads: of a satellite of an opportunistic job, whose base keeps the state, or of a
+    satellite without workers."""
 
 
 @dataclass(frozen=True, slots=True)

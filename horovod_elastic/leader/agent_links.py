@@ -25,6 +25,8 @@ class AgentLink:
     """The GPUs, as the cluster numbers them on the node, in the order of slots."""
     lost_at: float | None = None
     leaving: bool = False
+    only_sums: bool = False
+    """Whether it is a satellite's agent without workers, which never leads."""
     dismissed: bool = False
     """Whether the leader has dismissed the agent, which is not expected back then."""
 
@@ -80,9 +82,12 @@ class AgentLinks:
         candidates = [
             (not link.base, name)
             for name, link in self.by_name.items()
-            if name != leader and link.connected and not link.leaving and (link.base or not self._of_base)
+            if name != leader and link.connected and not link.leaving and self._may_lead(link)
         ]
         return min(candidates)[1] if candidates else ""
+
+    def _may_lead(self, link: AgentLink) -> bool:
+        return link.base or not (self._of_base or link.only_sums)
 
     # --- telling them ----------------------------------------------------------------------------------
 

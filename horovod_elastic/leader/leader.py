@@ -26,6 +26,7 @@ from horovod_elastic.job_plan import BaseJob, JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks, AgentOutbox
+from horovod_elastic.leader.assigned_sums import AssignedSums
 from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.base_watch import BaseWatch
 from horovod_elastic.leader.command_executor import CommandExecutor
@@ -36,9 +37,9 @@ from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorke
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.parked_store import ParkedStore
 from horovod_elastic.leader.pending_commands import Training
-from horovod_elastic.leader.pooled_sums import PooledSums
 from horovod_elastic.leader.reporting import Reporter
 from horovod_elastic.leader.satellite_manager import SatelliteManager
+from horovod_elastic.leader.satellite_sums import SatelliteSums
 from horovod_elastic.leader.succession import LeaseHandle, Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
 from horovod_elastic.platforms.base import ENDS_WITHIN_S, JobControl, agent_name
@@ -115,7 +116,8 @@ class Leader:
         )
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks(of_base=plan.base.opportunistic)
-        self._sums = PooledSums(self._agents)
+        self._sums = AssignedSums(self._agents)
+        self._satellite_sums = SatelliteSums(plan.base)
         self._accounting = Accounting(since)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
@@ -156,6 +158,7 @@ class Leader:
             self._satellites,
             self._oversight,
             self._sums,
+            self._satellite_sums,
             inherited=inherited,
             since=since,
         )
@@ -238,6 +241,7 @@ class Leader:
         self._carry_out(self._membership.tick(now))
         self._oversight.tick(now)
         self._satellites.tick(now)
+        self._place_sums(now)
         self._renew_sums(now)
         self._reporter.tick(now)
         for chore in self._chores:
@@ -332,17 +336,9 @@ class Leader:
         now = time.monotonic()
         self._succession.inherit(hello.leader_state, now)
         known = self._agents.by_name.get(name)
-        link = self._agents.by_name[name] = AgentLink(
-            outbox,
-            hello.base,
-            hello.slurm_job_id,
-            hello.holder,
-            now,
-            node=hello.node,
-            gpus=tuple(hello.gpus),
-            leaving=hello.leaving,
-        )
+        link = self._agents.by_name[name] = _link_of(hello, outbox, now)
         self._sums.inherit(hello.aggregators, now)
+        self._satellite_sums.joined(name, hello, now)
         self._succession.tell_newcomer(outbox)
         self._sums.tell_newcomer(outbox)
         if known is not None:
@@ -397,6 +393,8 @@ class Leader:
             self.agent_leaving(name, message.leaving.reason)
         elif kind == "aggregator_usage":
             self._sums.used(name, message.aggregator_usage, self._membership.generation, link.heard_at)
+        elif kind == "aggregator_place":
+            self._satellite_sums.serves(name, message.aggregator_place, link.heard_at)
 
     def agent_leaving(self, name: str, reason: str) -> None:
         """Let an agent go, because the cluster takes its node back. For the base, end the job."""
@@ -414,9 +412,11 @@ class Leader:
         """See satellite_manager.LeaderContext. To send its own agent away, the leader first hands over, if it
         can; the next leader then sends the agent away.
         """
+        now = time.monotonic()
         if agent == self.name and self._hand_over(why):
             return
-        self._carry_out(self._membership.release(agent, why, time.monotonic()))
+        if not self._satellite_sums.leaves(agent, why, now):
+            self._carry_out(self._membership.release(agent, why, now))
 
     def agent_detached(self, name: str, outbox: AgentOutbox) -> None:
         """Note that an agent's stream has ended. The agent may attach again."""
@@ -443,6 +443,7 @@ class Leader:
             self._workers.forget(worker_id)
         self._carry_out(self._membership.agent_lost(name, why, now))
         if not link.base:
+            self._satellite_sums.gone(name)
             self._satellites.gone(name)
 
     def _watch_base(self, now: float) -> None:
@@ -540,10 +541,27 @@ class Leader:
         self._satellites.on_grants(grants)
 
     def _on_aggregators(self, told: jobs_pb2.Aggregators) -> None:
+        """Have Aggregators of a pool sum, as flexod says."""
+        if self._outcome is None and self._sums.of_pool:
+            self._assign_sums(told)
+
+    def _assign_sums(self, told: jobs_pb2.Aggregators) -> None:
         """Have other Aggregators sum from the next generation on. Agents hear of them before workers do."""
-        if self._outcome is None and self._sums.assigned(told):
-            self._trace.event("aggregators", version=told.version, of_pool=len(told.aggregators))
+        if self._sums.assigned(told):
+            self._trace.event("aggregators", version=told.version, assigned=len(told.aggregators))
             self._carry_out(self._membership.renew(time.monotonic()))
+
+    def _place_sums(self, now: float) -> None:
+        """Have the Aggregators in the job's satellites sum that serve, and let those go that have to."""
+        if self._membership.taking_over:
+            return
+        if not self._membership.finishing:
+            told = self._satellite_sums.next_assignment(self._sums.assignment, now)
+            if told is not None:
+                self._assign_sums(told)
+        migrated = not self._membership.changing and self._sums.in_use(now)
+        for agent, why in self._satellite_sums.to_release(migrated=migrated, now=now):
+            self._carry_out(self._membership.release(agent, why, now))
 
     def _renew_sums(self, now: float) -> None:
         """Begin the generation for an assignment that a leader before has told and not carried out."""
@@ -589,11 +607,27 @@ class Leader:
 
     def agent_trains(self, agent: str) -> bool:
         """See satellite_manager.LeaderContext."""
-        return self._membership.agent_trains(agent)
+        sums = self._satellite_sums.is_assigned(agent, self._sums.assignment)
+        return sums or self._membership.agent_trains(agent)
 
     def tell_flexod(self, message: jobs_pb2.FromLeader) -> None:
         """See satellite_manager.LeaderContext."""
         self._reporter.send(message)
+
+
+def _link_of(hello: workers_pb2.AgentHello, outbox: AgentOutbox, now: float) -> AgentLink:
+    """The link of an agent that says hello."""
+    return AgentLink(
+        outbox,
+        hello.base,
+        hello.slurm_job_id,
+        hello.holder,
+        now,
+        node=hello.node,
+        gpus=tuple(hello.gpus),
+        leaving=hello.leaving,
+        only_sums=not hello.base and not hello.slots,
+    )
 
 
 def _virtual_workers(base: BaseJob) -> VirtualWorkers | None:

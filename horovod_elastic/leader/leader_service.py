@@ -65,7 +65,7 @@ class LeaderPort(rpc.LeaderServiceServicer):
         """Serve the stream of one agent. Both sides prove that they belong to the job's user."""
         leader = self._admit(context, wire.ATTACH_AGENT)
         hello = first(request_iterator, context).hello
-        if not hello.node or not (0 if hello.base else 1) <= hello.slots <= MAX_STREAMS:
+        if not hello.node or hello.slots > MAX_STREAMS:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent says hello first: node and slots")
         name = agent_name(hello.node, wire.job_id(hello.slurm_job_id))
         outbox: queue.SimpleQueue[pb.ToAgent | None] = queue.SimpleQueue()

@@ -9,12 +9,13 @@ from flexo_protos.resources import Resources, rounded_up, to_message
 from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader.assigned_sums import AssignedSums
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.gpu_uses import gpu_uses
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
-from horovod_elastic.leader.pooled_sums import PooledSums
 from horovod_elastic.leader.satellite_manager import SatelliteManager
+from horovod_elastic.leader.satellite_sums import SatelliteSums
 from horovod_elastic.leader.succession import LeaseHandle
 from horovod_elastic.release import release
 
@@ -34,7 +35,8 @@ class Reporter:
         membership: Membership,
         satellites: SatelliteManager,
         oversight: Oversight,
-        sums: PooledSums,
+        sums: AssignedSums,
+        satellite_sums: SatelliteSums,
         *,
         inherited: bool,
         since: float,
@@ -45,6 +47,7 @@ class Reporter:
         self._satellites = satellites
         self._oversight = oversight
         self._sums = sums
+        self._satellite_sums = satellite_sums
         self._inherited = inherited
         self._since = since
         self._link: DaemonLink | None = None
@@ -63,7 +66,7 @@ class Reporter:
         changed = _without_progress(report) != _without_progress(self._last)
         if changed or now >= self._due:
             interval_s = self._link.report_interval_s
-            self._due = now + (min(POOLED_INTERVAL_S, interval_s) if self._sums.wanted else interval_s)
+            self._due = now + (min(POOLED_INTERVAL_S, interval_s) if self._sums.of_pool else interval_s)
             self._last = report
             self._link.start()
             self._link.send(jobs_pb2.FromLeader(report=report))
@@ -125,7 +128,7 @@ class Reporter:
             satellites=self._satellites.report(),
             gpu_uses=self._gpu_uses(),
             paused=self._membership.paused,
-            aggregation=self._sums.report(self._nodes(), now),
+            aggregation=self._sums.report(self._nodes(), self._satellite_sums.wanted, now),
         )
 
     def _nodes(self) -> int:

@@ -15,6 +15,7 @@ from flexo_protos.resources import Devices
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import threads, wire
 from horovod_elastic.platforms.base import (
+    AggregatorSatellites,
     Found,
     GrantedWorkers,
     JobControl,
@@ -81,7 +82,7 @@ class LeaderContext(Protocol):
         ...
 
     def agent_trains(self, agent: str) -> bool:
-        """Whether any worker of this agent is in the present generation."""
+        """Whether any worker of this agent is in the present generation, or its Aggregator is assigned."""
         ...
 
     def agent_leaving(self, name: str, reason: str) -> None:
@@ -161,7 +162,7 @@ class SatelliteManager:
     def _withdraw(self, satellite: Satellite) -> None:
         if satellite.withdrawn:
             return
-        satellite.withdrawn = "flexod needs the GPUs elsewhere"
+        satellite.withdrawn = f"flexod needs the {'GPUs' if satellite.grant.workers else 'CPU'} elsewhere"
         if satellite.agent:
             self._leader.send_away(satellite.agent, satellite.withdrawn)
         elif satellite.id:
@@ -189,8 +190,16 @@ class SatelliteManager:
 
     def _submit(self, satellite: Satellite) -> None:
         satellite.submission = self._ask_cluster(
-            lambda: self._cluster.submit(satellite.grant), lambda answer: self._submitted(satellite, answer)
+            lambda: self._submit_now(satellite.grant), lambda answer: self._submitted(satellite, answer)
         )
+
+    def _submit_now(self, grant: GrantedWorkers) -> str:
+        """Submit the satellite of a grant; return its id. Any thread may call it. Raises Refused."""
+        if grant.workers:
+            return self._cluster.submit(grant)
+        if not isinstance(self._cluster, AggregatorSatellites):
+            raise Refused(f"{self._cluster.name} has no satellites with CPUs only")
+        return self._cluster.submit_aggregator(grant)
 
     def _submitted(self, satellite: Satellite, answer: str | Refused) -> None:
         if isinstance(answer, Refused):
@@ -215,7 +224,7 @@ class SatelliteManager:
 
     def admit(self, name: str, hello: workers_pb2.AgentHello) -> str:
         """Note a satellite's agent. Return why it has to go, now or soon; "" if its grant stands."""
-        satellite = self._satellite_of(wire.job_id(hello.slurm_job_id), hello.node)
+        satellite = self._satellite_of(wire.job_id(hello.slurm_job_id), hello.grant_id)
         expected = not self._listed or hello.grant_id in self._elsewhere
         if satellite is None and (expected or hello.workers):
             satellite = self._adopt(wire.job_id(hello.slurm_job_id), hello.grant_id, hello.node, hello.slots)
@@ -458,18 +467,16 @@ class SatelliteManager:
     def _of_agent(self, name: str) -> Satellite | None:
         return next((s for s in self._satellites.values() if s.agent == name), None)
 
-    def _satellite_of(self, satellite_id: str, node: str = "") -> Satellite | None:
-        """The satellite with this id; else the one on `node` that has no id yet.
+    def _satellite_of(self, satellite_id: str, grant_id: str = "") -> Satellite | None:
+        """The satellite with this id; else that of the grant, if it has no id yet.
 
         An agent may attach before the cluster has answered with the id.
         """
         for satellite in self._satellites.values():
             if satellite.id == satellite_id:
                 return satellite
-        for satellite in self._satellites.values():
-            if not satellite.id and satellite.grant.node == node:
-                return satellite
-        return None
+        satellite_of_grant = self._satellites.get(grant_id)
+        return None if satellite_of_grant is None or satellite_of_grant.id else satellite_of_grant
 
 
 def poll_interval_s(waited_s: float) -> float:

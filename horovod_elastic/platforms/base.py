@@ -65,6 +65,7 @@ class GrantedWorkers:
     grant_id: str
     node: str
     workers: int
+    """0: the satellite runs an Aggregator instead, on one CPU."""
     partition: str
     time_limit_s: int
     start_within_s: int
@@ -169,6 +170,15 @@ class JobControl(Protocol):
 
     def how_to_cancel(self, satellite_ids: Iterable[str]) -> str:
         """The command with which the user ends these satellites."""
+        ...
+
+
+@runtime_checkable
+class AggregatorSatellites(Protocol):
+    """A JobControl of a cluster where a satellite may have CPUs only, and run an Aggregator."""
+
+    def submit_aggregator(self, grant: GrantedWorkers) -> str:
+        """Submit the satellite of a grant of no workers: one CPU, no GPU. Return its id. Raises Refused."""
         ...
 
 

@@ -75,7 +75,7 @@ def connected(
             say(f"ranks {without} have no Aggregator: this generation uses its all-reduce")
         return None
     path = str(place_of_aggregator.socket_path(folder))
-    plan = _plan(place, everybody, _pool(place, store, folder))
+    plan = _plan(place, everybody, _assigned(place, store, folder))
     expected = expected_keys(place, store, plan, before)
     client = AggregationClient(path, plan, place.rank, failed)
     try:
@@ -97,8 +97,8 @@ def _own(folder: Path, given_up: Callable[[], bool]) -> AggregatorPlace | None:
     return None
 
 
-def _pool(place: RankPlacement, store: BroadcastStore, folder: Path) -> Assignment:
-    """The pool's Aggregators that rank 0 knows, for all ranks."""
+def _assigned(place: RankPlacement, store: BroadcastStore, folder: Path) -> Assignment:
+    """The assigned Aggregators that rank 0 knows, for all ranks."""
     if place.rank == 0:
         store.set("sums/pool", control.assignment_to_text(control.assignment(folder)))
     return control.assignment_from_text(store.get("sums/pool").decode())
@@ -123,7 +123,7 @@ def _of_pool(plan: Plan) -> set[tuple[str, int]]:
     return {(node.host, node.port) for node in plan.nodes if not node.ranks}
 
 
-def _plan(place: RankPlacement, everybody: list[list[object]], pool: Assignment) -> Plan:
+def _plan(place: RankPlacement, everybody: list[list[object]], assignment: Assignment) -> Plan:
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank, (name, host, port, token) in enumerate(everybody):
         ranks.setdefault((name, host, port, token), []).append(rank)
@@ -132,11 +132,11 @@ def _plan(place: RankPlacement, everybody: list[list[object]], pool: Assignment)
         for (name, host, port, token), on_it in ranks.items()
     ]
     nodes += [
-        PlannedNode(f"{each.host}:{each.port} of the pool", (), each.host, each.port, each.token, each.share)
-        for each in pool.assigned
+        PlannedNode(f"{each.host}:{each.port}", (), each.host, each.port, each.token, each.share)
+        for each in assignment.assigned
     ]
     run = f"{os.environ.get('FLEXO_JOB_ID', '')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Plan(run, place.generation, tuple(nodes), part_bytes(), pool.version)
+    return Plan(run, place.generation, tuple(nodes), part_bytes(), assignment.version)
 
 
 def part_bytes(environment: Mapping[str, str] = os.environ) -> int:

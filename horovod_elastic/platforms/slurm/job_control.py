@@ -113,8 +113,23 @@ class SlurmJobControl:
 
     def submit(self, grant: GrantedWorkers) -> str:
         """Submit the satellite of a grant; return its Slurm job id. Raises Refused."""
+        shape, gres = self._plan.base.shape, self._gres(grant)
+        holds = [
+            *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres={gres}"] if gres else [])),
+            *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
+        ]
+        return self._submit(grant, holds, self.step(0 if grant.shared_gpus else grant.workers))
+
+    def submit_aggregator(self, grant: GrantedWorkers) -> str:
+        """See AggregatorSatellites. If the base asks for memory, this CPU gets as much as one of the base."""
+        shape = self._plan.base.shape
+        memory_mib = math.ceil(shape.memory_mib / shape.cpus)
+        holds = ["--cpus-per-task=1", *([f"--mem={memory_mib}M"] if memory_mib else [])]
+        return self._submit(grant, holds, self.step(0))
+
+    def _submit(self, grant: GrantedWorkers, holds: Sequence[str], step: Sequence[str]) -> str:
+        """Submit a satellite that `holds` these resources, and runs its agent in `step`. Raises Refused."""
         base, output = self._plan.base, self._plan.output or "/dev/null"
-        shape, gres = base.shape, self._gres(grant)
         tag = (
             f"flexo-satellite base={base.job_id} restart={base.restart_count} "
             f"grant={grant.grant_id} workers={grant.workers}"
@@ -122,8 +137,7 @@ class SlurmJobControl:
         options = [
             *("sbatch", "--parsable", "--no-requeue", "--export=ALL", "--input=none"),
             *("--nodes=1", "--ntasks=1", f"--nodelist={grant.node}", f"--partition={grant.partition}"),
-            *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres={gres}"] if gres else [])),
-            *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
+            *holds,
             *([f"--account={base.account}"] if base.account else []),
             *([f"--qos={grant.qos}"] if grant.qos else []),
             f"--time={math.ceil(grant.time_limit_s / 60)}",
@@ -131,11 +145,11 @@ class SlurmJobControl:
             f"--comment={tag}",
             *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
-        step = [
-            *self.step(0 if grant.shared_gpus else grant.workers),
+        command = [
+            *step,
             *self.agent_command(grant.workers, "--grant", grant.grant_id, *_sharing(grant)),
         ]
-        batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *step])
+        batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *command])
         # The shell ignores the signal until the batch script handles it: the signal would end the shell.
         script = f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n"
         answer = self._run(options, script=script, node=grant.node)

@@ -96,7 +96,7 @@ def no_aggregators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_aggregators")
-def test_a_pool_is_asked_for_by_an_option_or_the_environment(
+def test_a_pool_or_satellites_are_asked_for_by_an_option_or_the_environment(
     commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert launcher.main(["--core=service", "train"]) == 0
@@ -109,7 +109,11 @@ def test_a_pool_is_asked_for_by_an_option_or_the_environment(
     monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, "pool")
     assert launcher.main(["--core=service", "train"]) == 0
     assert choice.wants_pool()
-    assert commands == [["train"]] * 4
+    assert not choice.wants_satellites()
+    assert launcher.main(["--core=service", "--aggregators=satellites", "train"]) == 0
+    assert choice.wants_satellites()
+    assert not choice.wants_pool()
+    assert commands == [["train"]] * 5
 
 
 @pytest.mark.usefixtures("no_aggregators")
@@ -118,13 +122,14 @@ def test_a_pool_is_asked_for_by_an_option_or_the_environment(
     [
         (["--aggregators=pool", "train"], {}, ["--aggregators=pool", "needs --core=service", "--core=torch"]),
         (["--core=horovod", "train"], {"FLEXO_AGGREGATORS": "pool"}, ["FLEXO_AGGREGATORS", "--core=service"]),
-        (["--core=service", "--aggregators=mine", "train"], {}, ["--aggregators=mine", "own or pool"]),
-        (["train"], {"FLEXO_AGGREGATORS": "mine"}, ["FLEXO_AGGREGATORS=mine", "own or pool"]),
+        (["--aggregators=satellites", "train"], {}, ["--aggregators=satellites", "needs --core=service"]),
+        (["--core=service", "--aggregators=mine", "train"], {}, ["--aggregators=mine", *choice.AGGREGATORS]),
+        (["train"], {"FLEXO_AGGREGATORS": "mine"}, ["FLEXO_AGGREGATORS=mine", *choice.AGGREGATORS]),
         (["--aggregator-cores=0", "train"], {}, ["--aggregator-cores=0", "from 1"]),
         (["train"], {"FLEXO_AGGREGATOR_CORES": "many"}, ["cores=many", "from 1"]),
     ],
 )
-def test_a_pool_that_cannot_be_is_refused_by_name(
+def test_aggregators_that_cannot_be_are_refused_by_name(
     commands: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,10 +19,11 @@ from says import says
 
 from flexo_protos import lease_place
 from flexo_protos.leader_leases.lease import LeaderLease, StoreUnavailable
+from flexo_protos.resources import Resources
 from horovod_elastic import accelerate_launch, launch_commands, launcher, wire
 from horovod_elastic.core import choice
 from horovod_elastic.election.lease_client import LeaseClient
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
 from horovod_elastic.platforms import registry
@@ -234,6 +236,18 @@ def test_an_agent_that_does_not_end_with_the_others_is_ended(tmp_path: Path) -> 
     )
     assert exit_code == 0
     assert {step.poll() for step in slurm.steps} == {0, -signal.SIGKILL}
+
+
+def test_a_cluster_without_satellites_for_aggregators_says_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(choice.VARIABLE, choice.SERVICE)
+    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, choice.SATELLITES)
+    base = BaseJob("17", 0, (BaseNode("n1", 1),), Resources(1, 1), 1, 4, "")
+    plan = JobPlan(base, Site(), "", "127.0.0.1:9", "run://127.0.0.1:9#r7")
+    platform = SimpleNamespace(control=lambda *_: SimpleNamespace(name="YARN"))
+    with pytest.raises(ValueError, match=r"YARN has no satellites with CPUs only.*own or pool"):
+        launcher.keep_agents(cast(Platform, platform), plan, [])
 
 
 @pytest.mark.parametrize(("text", "daemon"), [("2-2", "127.0.0.1:9"), ("", "")])

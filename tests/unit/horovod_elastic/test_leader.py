@@ -22,7 +22,7 @@ from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import rendezvous
 from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
-from horovod_elastic.leader import attendance, base_watch, satellite_manager
+from horovod_elastic.leader import attendance, base_watch, satellite_manager, satellite_sums
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.membership import takeover
@@ -63,6 +63,9 @@ class Slurm:
             raise Refused(self.refusal)
         self.next_id += 1
         return str(self.next_id - 1)
+
+    def submit_aggregator(self, grant: GrantedWorkers) -> str:
+        return self.submit(grant)
 
     def cancel(self, satellite_ids: Iterable[str], within_s: float = 0.0) -> None:
         self.cancelled += satellite_ids
@@ -143,10 +146,15 @@ class Job:
     thread: threading.Thread
     outcomes: list[LeadershipOutcome]
 
-    def grants(self, *ids: str) -> None:
+    def grants(self, *ids: str, workers: int = 1) -> None:
         grants = [
             jobs_pb2.Grant(
-                grant_id=i, node=f"n-{i}", workers=1, partition="flex", time_limit_s=300, start_within_s=60
+                grant_id=i,
+                node=f"n-{i}",
+                workers=workers,
+                partition="flex",
+                time_limit_s=300,
+                start_within_s=60,
             )
             for i in ids
         ]
@@ -288,7 +296,7 @@ def test_a_grant_that_failed_is_not_tried_again_but_told_again_while_it_is_liste
 
 def test_an_agent_that_is_faster_than_sbatchs_answer_is_taken(job: Job) -> None:
     job.grants("g1")
-    outbox = job.attach(101, "n-g1")
+    outbox = job.attach(101, "n-g1", grant_id="g1")
     assert "dismiss" not in kinds(outbox)
     job.slurm.may_answer.set()
     wait_until(lambda: job.slurm.next_id == 102)
@@ -953,3 +961,89 @@ def test_a_job_that_asks_for_no_pool_reports_nothing_of_aggregators(job: Job) ->
     job.attach(17, "n1", base=True)
     wait_until(lambda: any(message.HasField("report") for message in job.link.heard))
     assert not job.link.heard[-1].report.HasField("aggregation")
+
+
+@pytest.fixture
+def in_satellites(monkeypatch: pytest.MonkeyPatch, lead: Callable[..., Job]) -> Job:
+    """A job that trains on n1, asks for an Aggregator in a satellite, and has the grant g1 for it."""
+    monkeypatch.setenv(choice.VARIABLE, choice.SERVICE)
+    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, choice.SATELLITES)
+    monkeypatch.delenv(choice.CORES_VARIABLE, raising=False)
+    job = lead(inherited=True)
+    job.attach(17, "n1", base=True, workers=[running("w1")])
+    wait_until(lambda: not job.leader._membership.taking_over)
+    wait_until(lambda: job.leader._satellites.complete)
+    job.slurm.may_answer.set()
+    job.grants("g1", workers=0)
+    wait_until(lambda: job.slurm.submitted)
+    return job
+
+
+def serving(job: Job, job_id: int = 101) -> AgentOutbox:
+    """The agent of the satellite, whose Aggregator serves."""
+    place = workers_pb2.AggregatorPlace(host="c1", port=7000, token="t")
+    return job.attach(job_id, "n-g1", slots=0, grant_id="g1", aggregator_place=place)
+
+
+def test_an_aggregator_in_a_satellite_is_assigned_as_soon_as_it_serves(in_satellites: Job) -> None:
+    job = in_satellites
+    assert [grant.workers for grant in job.slurm.submitted] == [0]
+    outbox = serving(job)
+    wait_until(lambda: job.leader._sums.assignment.version == 1)
+    assert [each.host for each in job.leader._sums.assignment.aggregators] == ["c1"]
+    assert "start_worker" not in kinds(outbox)
+    job.settle()
+    (told,) = job.leader._satellites.report()
+    assert (told.workers, told.state) == (0, jobs_pb2.SATELLITE_STATE_TRAINING)
+
+
+def test_flexod_hears_how_many_satellites_are_asked_for(in_satellites: Job) -> None:
+    wait_until(
+        lambda: any(
+            message.report.aggregation.satellites == 1
+            for message in in_satellites.link.heard
+            if message.HasField("report")
+        )
+    )
+
+
+def test_flexods_own_assignments_are_for_jobs_that_ask_for_a_pool(in_satellites: Job) -> None:
+    job = in_satellites
+    job.do(lambda: job.leader._on_aggregators(jobs_pb2.Aggregators(version=9)))
+    assert job.leader._sums.assignment.version == 0
+
+
+def test_an_aggregator_whose_satellite_is_taken_back_goes_after_its_sums_have_moved(
+    in_satellites: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = in_satellites
+    outbox = serving(job)
+    wait_until(lambda: job.leader._sums.assignment.version == 1)
+    usage = workers_pb2.FromAgent(aggregator_usage=workers_pb2.AggregatorUsage(rounds=1, version=1))
+    leaving = workers_pb2.FromAgent(leaving=workers_pb2.AgentLeaving(reason="SIGTERM"))
+    base = job.leader._agents.by_name["n1-17"].outbox
+    job.do(lambda: job.leader.agent_said("n1-17", base, usage))
+    job.do(lambda: job.leader.agent_said("n-g1-101", outbox, leaving))
+    wait_until(lambda: job.leader._sums.assignment.version == 2)
+    assert not job.leader._sums.assignment.aggregators
+    job.settle()
+    assert "dismiss" not in kinds(outbox), "n1 still uses it"
+    monkeypatch.setattr(satellite_sums, "LEAVES_WITHIN_S", 0.0)
+    wait_until(lambda: "dismiss" in kinds(outbox))
+    job.do(lambda: job.leader.agent_detached("n-g1-101", outbox))
+    wait_until(lambda: job.link.failures() == [("g1", Failed.REASON_PREEMPTED)])
+
+
+def test_a_satellite_without_workers_never_leads(in_satellites: Job) -> None:
+    job = in_satellites
+    serving(job)
+    job.settle()
+    assert job.leader._agents.successor_of("n1-17") == ""
+
+
+def test_a_cluster_without_such_satellites_refuses_the_grant(
+    in_satellites: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Slurm, "submit_aggregator")
+    in_satellites.grants("g1", "g2", workers=0)
+    wait_until(lambda: ("g2", Failed.REASON_REFUSED) in in_satellites.link.failures())

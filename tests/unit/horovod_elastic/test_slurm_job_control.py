@@ -102,6 +102,17 @@ def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
     ]
 
 
+def test_the_satellite_of_an_aggregator_has_one_cpu_and_its_memory_and_no_gpu(recorder: Recorder) -> None:
+    assert user().submit_aggregator(replace(GRANT, workers=0)) == "4711"
+    options = recorder.call("sbatch")["argv"]
+    assert "--cpus-per-task=1" in options
+    assert "--mem=375M" in options, "the base has 1500 MiB for 4 CPUs"
+    assert "--comment=flexo-satellite base=17 restart=2 grant=g1 workers=0" in options
+    assert not [option for option in options if option.startswith(("--gres", "--gpus"))]
+    user(plan_of(Resources(1, 2))).submit_aggregator(replace(GRANT, workers=0))
+    assert not [option for option in recorder.call("sbatch")["argv"] if option.startswith("--mem")]
+
+
 def test_a_grant_with_a_qos_is_submitted_with_it(recorder: Recorder) -> None:
     user().submit(replace(GRANT, qos="spare"))
     assert "--qos=spare" in recorder.call("sbatch")["argv"]

@@ -34,14 +34,18 @@ _generations = iter(range(1, 1 << 30))
 class AggregatorProcess:
     """A node's Aggregator, which can be killed and started again.
 
-    `jitter`: a seed for pauses inside it. `hasty`: it is as users have it, and waits no longer.
+    `jitter`: a seed for pauses inside it. `hasty`: it is as users have it, and waits no longer. `workers`:
+    whether workers are on its node.
     """
 
-    def __init__(self, folder: Path, jitter: int | None = None, *, hasty: bool = False) -> None:
+    def __init__(
+        self, folder: Path, jitter: int | None = None, *, hasty: bool = False, workers: bool = True
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self._jitter = jitter
         self._hasty = hasty
+        self._options = [] if workers else ["--no-workers"]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -52,6 +56,7 @@ class AggregatorProcess:
         if self._jitter is not None:
             self._jitter += 1
         command = [sys.executable, *module, "--folder", str(self.folder), "--host", "127.0.0.1"]
+        command += self._options
         modules = os.pathsep.join([str(HERE.parents[3]), os.environ.get("PYTHONPATH", "")])
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": modules})

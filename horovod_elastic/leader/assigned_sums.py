@@ -1,7 +1,8 @@
-"""The pool Aggregators of a job: flexod's last word, which the leader passes to its agents, and their use.
+"""The Aggregators that are assigned to a job: the last assignment, which agents are told, and their use.
 
-An assignment counts from the next generation on. The leader begins one for a new assignment. While flexod is
-away, the last assignment stays. The agents keep it for the next leader. Runs in the leader's thread.
+flexod assigns Aggregators of a pool. The leader itself assigns those in the job's satellites. An assignment
+counts from the next generation on. The leader begins one for a new assignment. While flexod is away, the last
+assignment stays. The agents keep it for the next leader. Runs in the leader's thread.
 """
 
 from __future__ import annotations
@@ -80,17 +81,20 @@ class IterationTime:
         return statistics.median(slopes)
 
 
-class PooledSums:
+class AssignedSums:
     """See the module."""
 
     def __init__(self, agents: AgentLinks, environment: Mapping[str, str] = os.environ) -> None:
         self._agents = agents
-        self.wanted = choice.wants_pool(environment)
-        """Whether the user has asked for pool Aggregators."""
-        self._summed = choice.sums_by_service(environment)
+        self.wanted = choice.wants_assignment(environment)
+        """Whether the user has asked for Aggregators elsewhere than on the workers' nodes."""
+        self._sums = choice.sums_by_service(environment)
+        self.of_pool = choice.wants_pool(environment)
+        """Whether they are a pool's."""
         self.reserves = choice.aggregator_cores(environment)
         """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
-        self._assigned = jobs_pb2.Aggregators()
+        self.assignment = jobs_pb2.Aggregators()
+        """The last one."""
         self._shares: dict[int, list[jobs_pb2.UsedAggregator]] = {}
         """Of the last assignments, by version."""
         self._renewed = 0
@@ -110,10 +114,11 @@ class PooledSums:
     # --- the assignment --------------------------------------------------------------------------
 
     def assigned(self, told: jobs_pb2.Aggregators) -> bool:
-        """Take flexod's word, and tell the agents. Return whether a generation has to begin for it."""
-        if not self.wanted or told.version < self._assigned.version:
+        """Take an assignment, and tell the agents. Return whether a generation has to begin for it."""
+        if not self.wanted or told.version < self.assignment.version:
             return False
-        is_new = told.version > self._assigned.version  # else tokens were renewed, or a new flexod repeats it
+        # with the same version, tokens were renewed, or a new flexod repeats it
+        is_new = told.version > self.assignment.version
         self._hold(told)
         self._agents.tell_connected(self._message())
         if is_new:
@@ -122,13 +127,13 @@ class PooledSums:
 
     def inherit(self, known: jobs_pb2.Aggregators, now: float) -> None:
         """Take over what an agent was told by an earlier leader."""
-        if self.wanted and known.version > self._assigned.version:
+        if self.wanted and known.version > self.assignment.version:
             self._hold(known)
             self._inherited_at = now
 
     def tell_newcomer(self, outbox: AgentOutbox) -> None:
         """Tell an agent that has just attached."""
-        if self._assigned.version:
+        if self.assignment.version:
             outbox.put(self._message())
 
     def renewal_is_due(self, now: float) -> bool:
@@ -136,7 +141,7 @@ class PooledSums:
 
         True at most once for each version.
         """
-        version = self._assigned.version
+        version = self.assignment.version
         if not version or self._renewed == version or now < self._inherited_at + RENEWED_AFTER_S:
             return False
         said = [usage.version for usage in self._fresh(now).values()]
@@ -146,7 +151,7 @@ class PooledSums:
         return any(each != version for each in said)
 
     def _hold(self, told: jobs_pb2.Aggregators) -> None:
-        self._assigned = told
+        self.assignment = told
         self._shares[told.version] = [
             jobs_pb2.UsedAggregator(host=each.host, port=each.port, share=each.share)
             for each in told.aggregators
@@ -155,7 +160,7 @@ class PooledSums:
             del self._shares[min(self._shares)]
 
     def _message(self) -> workers_pb2.ToAgent:
-        return workers_pb2.ToAgent(aggregators=self._assigned)
+        return workers_pb2.ToAgent(aggregators=self.assignment)
 
     # --- its use ---------------------------------------------------------------------------------
 
@@ -178,14 +183,24 @@ class PooledSums:
             self._counted = usage.rounds
             self._time.note(now, self._iterations)
 
-    def report(self, nodes: int, now: float) -> jobs_pb2.AggregationUse | None:
-        """The use, for flexod; None if no Aggregators sum. `nodes`: with workers."""
-        if not self.wanted:  # nothing is measured for it
-            return jobs_pb2.AggregationUse(nodes=nodes) if self._summed else None
+    def in_use(self, now: float) -> bool:
+        """Whether all nodes use the last assignment."""
+        return all(usage.version == self.assignment.version for usage in self._fresh(now).values())
+
+    def report(self, nodes: int, satellites: int, now: float) -> jobs_pb2.AggregationUse | None:
+        """The use, for flexod; None if no Aggregator sums. Only assigned Aggregators are measured.
+
+        `nodes`: with workers. `satellites`: Aggregators in satellites that the job wants.
+        """
+        if not self._sums:
+            return None
+        if not self.wanted:
+            return jobs_pb2.AggregationUse(nodes=nodes)
         fresh = self._fresh(now)
         version, _ = self._in_use
         return jobs_pb2.AggregationUse(
-            wants_pool=True,
+            wants_pool=self.of_pool,
+            satellites=satellites,
             bytes=max((each.bytes for each in fresh.values()), default=0),
             iteration_s=self._time.median_s,
             nodes=nodes,

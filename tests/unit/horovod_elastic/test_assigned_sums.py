@@ -15,7 +15,7 @@ from horovod_elastic.aggregation import control
 from horovod_elastic.aggregation.control import AggregatorUsage, AssignedAggregator
 from horovod_elastic.core import choice
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks
-from horovod_elastic.leader.pooled_sums import HEARD_WITHIN_S, RENEWED_AFTER_S, IterationTime, PooledSums
+from horovod_elastic.leader.assigned_sums import HEARD_WITHIN_S, RENEWED_AFTER_S, AssignedSums, IterationTime
 
 POOL = {choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.POOL}
 
@@ -39,7 +39,7 @@ class Job:
         self.links = AgentLinks()
         for name in ("a", "b"):
             self.links.by_name[name] = AgentLink(queue.SimpleQueue(), True, 1, "", 0.0)
-        self.sums = PooledSums(self.links, POOL if environment is None else environment)
+        self.sums = AssignedSums(self.links, POOL if environment is None else environment)
         self.now = 100.0
 
     def told(self, name: str) -> list[int]:
@@ -62,17 +62,41 @@ class Job:
         return count
 
     def report(self) -> jobs_pb2.AggregationUse:
-        said = self.sums.report(2, self.now)
+        said = self.sums.report(2, 0, self.now)
         assert said is not None
         return said
 
 
-def test_a_job_with_its_own_aggregators_says_no_more_than_that_and_takes_no_assignment() -> None:
+def test_a_job_with_its_own_aggregators_reports_just_that_and_takes_no_assignment() -> None:
     job = Job({choice.VARIABLE: choice.SERVICE})
     assert not job.sums.assigned(aggregators(1, "c1"))
     assert job.told("a") == []
-    assert job.sums.report(2, 0.0) == jobs_pb2.AggregationUse(nodes=2)
-    assert Job({}).sums.report(2, 0.0) is None, "it is all-reduced"
+    assert job.sums.report(2, 0, 0.0) == jobs_pb2.AggregationUse(nodes=2)
+
+
+def test_a_job_without_aggregators_reports_nothing_of_them() -> None:
+    assert Job({choice.VARIABLE: choice.TORCH}).sums.report(2, 0, 0.0) is None
+
+
+def test_a_job_with_aggregators_in_satellites_reports_how_many_it_wants_and_what_it_uses() -> None:
+    job = Job({choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.SATELLITES})
+    assert job.sums.assigned(aggregators(1, "c1"))
+    for name in ("a", "b"):
+        job.sums.used(name, usage(1, 1), 1, job.now)
+    said = job.sums.report(2, 3, job.now)
+    assert said is not None
+    assert (said.wants_pool, said.satellites, [each.host for each in said.used]) == (False, 3, ["c1"])
+
+
+def test_the_last_assignment_is_in_use_once_all_nodes_say_so() -> None:
+    job = Job()
+    job.sums.assigned(aggregators(1, "c1"))
+    assert job.sums.in_use(job.now), "nobody sums yet"
+    job.sums.used("a", usage(1, 1), 1, job.now)
+    job.sums.used("b", usage(0, 1), 1, job.now)
+    assert not job.sums.in_use(job.now)
+    job.sums.used("b", usage(1, 1), 1, job.now)
+    assert job.sums.in_use(job.now)
 
 
 def test_a_new_assignment_reaches_all_agents_and_needs_a_generation() -> None:
