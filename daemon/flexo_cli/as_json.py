@@ -67,6 +67,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
 def _aggregation_as_json(use: admin_pb2.JobAggregation) -> dict[str, Json]:
     return {
         "wants_pool": use.wants_pool,
+        "satellites": use.satellites,
         "state": use.state or None,
         "aggregators": [{"name": each.name, "share": each.share} for each in use.aggregators],
         "alone_s": use.alone_s or None,

@@ -82,10 +82,12 @@ def pool(view: admin_pb2.PoolView) -> str:
 
 
 def aggregators(job: admin_pb2.ElasticJob) -> str:
-    """Whose Aggregators sum the job's gradients: ``own``, ``pool``, with the job's loss ``pool -3%``, or
-    ``none``; "" if no leader says so."""
+    """Whose Aggregators sum the job's gradients: ``own``, ``satellites``, ``pool``, with the job's loss
+    ``pool -3%``, or ``none``; "" if no leader says so."""
     if not job.HasField("aggregation"):
         return "none" if job.attached else ""
+    if job.aggregation.satellites:
+        return "satellites"
     if not job.aggregation.aggregators:
         return "own"
     return f"pool{loss(job.aggregation)}"

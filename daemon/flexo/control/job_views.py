@@ -38,7 +38,6 @@ def job_views(
             batch=batches.get(job.key, 0),
             progress=report.progress if report else 0.0,
             left=_time_left(job, known.get(job.key)),
-            aggregation=report.aggregation if report else None,
         )
         for job in jobs
     )

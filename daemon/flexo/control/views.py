@@ -7,7 +7,7 @@ from functools import cached_property
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.lending_cycle import LendingSettings, Reading
-from flexo.model.aggregation import AggregationUse, AggregationView, AggregatorView, PooledJobView
+from flexo.model.aggregation import AggregationView, AggregatorView, PooledJobView
 from flexo.model.elastic import ElasticJob
 from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
@@ -95,8 +95,6 @@ class JobView:
     """The part of the training that is done, from 0 to 1, as the leader reports; 0: not known."""
     left: TimeLeft | None = None
     """The remaining time; None: not known."""
-    aggregation: AggregationUse | None = None
-    """How Aggregators sum its gradients, as its leader reports; None: none do, or it has not said."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from flexo.controller import Controller
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
-from flexo.model.aggregation import AggregationUse, AggregationView, PooledJobView
+from flexo.model.aggregation import AggregationView, PooledJobView
+from flexo.model.elastic import ElasticJob, SatelliteState
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
@@ -543,16 +544,18 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         opportunistic=job.opportunistic,
         paused=job.paused,
         shared_gpus=[_shared_gpu(pair) for pair in all_of_it.pairs if job.key in (pair.holder, pair.guest)],
-        aggregation=_aggregation(view.aggregation, all_of_it.pooled(job.key)),
+        aggregation=_aggregation(job, all_of_it.pooled(job.key)),
     )
 
 
-def _aggregation(use: AggregationUse | None, pooled: PooledJobView | None) -> admin_pb2.JobAggregation | None:
-    """Who sums a job's gradients. `use`: its leader's word. `pooled`: what flexod assigns; None: nothing."""
+def _aggregation(job: ElasticJob, pooled: PooledJobView | None) -> admin_pb2.JobAggregation | None:
+    """Who sums a job's gradients. `pooled`: what flexod assigns; None: nothing."""
+    use = job.aggregation
     if use is None:
         return None
     if pooled is None:
-        return admin_pb2.JobAggregation(wants_pool=use.wants_pool)
+        sums = sum(grant.state is SatelliteState.TRAINING for grant in job.aggregators.grants)
+        return admin_pb2.JobAggregation(wants_pool=use.wants_pool, satellites=sums)
     shares = [admin_pb2.JobAggregator(name=each.name, share=each.share) for each in pooled.aggregators]
     return admin_pb2.JobAggregation(
         wants_pool=use.wants_pool,

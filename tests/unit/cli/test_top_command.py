@@ -112,11 +112,12 @@ def test_pool_aggregators_are_listed_the_busiest_first_with_their_jobs_and_what_
     flexod.jobs[0].aggregation.CopyFrom(pb.JobAggregation(aggregators=[shared], loss=0.034))
     flexod.jobs[1].aggregation.CopyFrom(pb.JobAggregation(aggregators=[shared]))
     flexod.jobs.append(job(7, aggregation=pb.JobAggregation()))
+    flexod.jobs.append(job(8, aggregation=pb.JobAggregation(satellites=2)))
     text = shown(flexod, 150, 40)
     assert says(text, "2 Aggregators attached", "1 wanted by 2 jobs")
     assert re.search(r"10.0.0.2:7000 +c1 +55 +37% +40% +24.0 MiB +100 -3%, 101\n10.0.0.1:7000 ", text)
     assert re.search(r"10.0.0.1:7000 +0% +20% +0.0 MiB +idle", text)
-    for number, whose in ((100, "pool -3%"), (101, "pool"), (102, "none"), (7, "own")):
+    for number, whose in ((100, "pool -3%"), (101, "pool"), (102, "none"), (7, "own"), (8, "satellites")):
         assert re.search(rf"^ *{number} +ada .* training +{whose} +all idle", text, re.MULTILINE)
 
 
