@@ -118,6 +118,8 @@ class Leader:
         self._agents = AgentLinks(of_base=plan.base.opportunistic)
         self._sums = AssignedSums(self._agents)
         self._satellite_sums = SatelliteSums(plan.base)
+        self._knows_sums = not inherited
+        """Whether the agents of all satellites have attached that an earlier leader may have assigned."""
         self._accounting = Accounting(since)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
@@ -553,7 +555,8 @@ class Leader:
 
     def _place_sums(self, now: float) -> None:
         """Have the Aggregators in the job's satellites sum that serve, and let those go that have to."""
-        if self._membership.taking_over:
+        self._knows_sums = self._knows_sums or self._satellites.everybody_is_here
+        if self._membership.taking_over or not self._knows_sums:
             return
         if not self._membership.finishing:
             told = self._satellite_sums.next_assignment(self._sums.assignment, now)
