@@ -23,7 +23,7 @@ def main() -> int:
 
         return share(arguments)
     if command == "aggregator":
-        from horovod_elastic.aggregation.pool import main as aggregator
+        from horovod_elastic.pool_aggregator import main as aggregator
 
         return aggregator(arguments)
     if command == "hosts":

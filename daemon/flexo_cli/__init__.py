@@ -46,7 +46,7 @@ def delegate(command: str, arguments: list[str]) -> int:
     elif command == "share":
         from horovod_elastic.sharing.command import main as room
     elif command == "aggregator":
-        from horovod_elastic.aggregation.pool import main as room
+        from horovod_elastic.pool_aggregator import main as room
     else:
         from horovod_elastic.hosts import main as room
     return room(arguments)

@@ -10,10 +10,8 @@ import os
 import re
 import secrets
 import signal
-import sys
 import threading
 import time
-from collections.abc import Mapping
 
 import psutil
 
@@ -32,11 +30,14 @@ LEAVES_WITHIN_S = 20.0
 PAUSE_S = 0.2
 LEAST_MEMORY = 1 << 26
 _MIB = 1 << 20
-_SLURM_JOB = re.compile(r"[0-9]{1,10}", re.ASCII)
+_JOB_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or flexod ends it, and the jobs have gone elsewhere. Returns the exit code."""
+def main(arguments: list[str] | None, job_id: str) -> int:
+    """Serve until SIGTERM or flexod ends it, and the jobs have gone elsewhere. Returns the exit code.
+
+    `job_id`: the cluster's job that this process runs in; "" for none.
+    """
     asked = make_parser().parse_args(arguments)
     flexod = asked.flexod or daemon_address()
     if not flexod:
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         network_bytes_per_s=round(asked.network_gbit * 1e9 / 8),
         cores=1,
         token_key=key,
-        slurm_job_id=slurm_job(os.environ),
+        slurm_job_id=job_number(job_id),
         flexo_version=release(),
     )
     link = FlexodLink(flexod, hello, server, door)
@@ -97,10 +98,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def slurm_job(environment: Mapping[str, str]) -> int:
-    """The Slurm job that this process runs in; 0 for none."""
-    said = environment.get("SLURM_JOB_ID", "")
-    return int(said) if _SLURM_JOB.fullmatch(said) else 0
+def job_number(job_id: str) -> int:
+    """A job's id as a number; 0 if it is none."""
+    return int(job_id) if _JOB_ID.fullmatch(job_id) else 0
 
 
 def _memory_mib(text: str) -> int:
@@ -111,7 +111,3 @@ def _memory_mib(text: str) -> int:
 
 def _half_of_the_memory() -> int:
     return max(LEAST_MEMORY, psutil.virtual_memory().available // 2) // _MIB
-
-
-if __name__ == "__main__":
-    sys.exit(main())

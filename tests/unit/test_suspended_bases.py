@@ -11,6 +11,7 @@ from says import says
 
 from flexo.config import ControllerSettings
 from flexo.control.scale_overrides import NotSteered
+from flexo.control.views import View
 from flexo.metrics.present import _job_state
 from flexo.model.queue import JobState
 from flexo.service.admin_service import _job
@@ -113,11 +114,11 @@ def test_it_is_shown_as_suspended_wherever_jobs_are_shown(world: SuspendWorld, l
     world.suspend()
     world.go(20)
     (view,) = world.controller.jobs()
-    assert job_state(_job(view, (), ())) == "suspended" == _job_state(view)
+    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view)
     del world.leaders.attached[KEY]
     world.go(4)
     (view,) = world.controller.jobs()
-    assert job_state(_job(view, (), ())) == "suspended" == _job_state(view)
+    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view)
     assert "suspended" in world.why()
     assert says(world.why(), "satellites", "98 s")
     assert "hvd.elastic.run" not in world.why()

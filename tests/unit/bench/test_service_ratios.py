@@ -8,7 +8,6 @@ import pytest
 
 from flexo_bench.service.comm import compare
 from flexo_bench.service.ratios import ratio_of_medians
-from flexo_bench.service.slow_links import line_rate_s
 from flexo_bench.service.systems import Turn
 
 pytestmark = pytest.mark.thorough
@@ -51,8 +50,3 @@ def test_times_and_cpu_times_are_compared_with_the_all_reduce():
             **{"comm_ratio.resident": 2.0, "cpu_ratio.resident": 2.0},
         }
     )
-
-
-def test_a_ring_and_aggregators_beside_workers_send_each_byte_nearly_twice():
-    assert line_rate_s(100_000_000, 2, 8e8) == pytest.approx(1.0)
-    assert line_rate_s(100_000_000, 4, 8e8) == pytest.approx(1.5)

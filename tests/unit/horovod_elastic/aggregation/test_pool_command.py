@@ -16,16 +16,17 @@ import pytest
 
 from flexo_protos.v1 import aggregators_pb2 as pb
 from flexo_protos.v1 import aggregators_pb2_grpc as rpc
-from horovod_elastic.aggregation.pool import slurm_job
+from horovod_elastic.aggregation.pool import job_number
 
 ROOT = Path(__file__).resolve().parents[4]
 BOUND_S = 60.0
 SCRIPT = """
 import sys
 from flexo_bench.local_job.trusting import Trusting
-from horovod_elastic.aggregation import flexod_link, pool
+from horovod_elastic import pool_aggregator
+from horovod_elastic.aggregation import flexod_link
 flexod_link.new_authenticator = Trusting
-sys.exit(pool.main(sys.argv[1:]))
+sys.exit(pool_aggregator.main(sys.argv[1:]))
 """
 pytestmark = pytest.mark.processes
 
@@ -86,10 +87,10 @@ def test_a_pools_aggregator_names_the_slurm_job_that_it_runs_in(
 
 
 @pytest.mark.parametrize(
-    ("said", "number"), [("12", 12), (None, 0), ("", 0), ("12_3", 0), ("-1", 0), ("9" * 30, 0), ("٣", 0)]
+    ("said", "number"), [("12", 12), ("", 0), ("12_3", 0), ("-1", 0), ("9" * 30, 0), ("٣", 0)]
 )
-def test_what_is_no_number_of_a_slurm_job_is_none(said: str | None, number: int) -> None:
-    assert slurm_job({} if said is None else {"SLURM_JOB_ID": said}) == number
+def test_what_is_no_number_of_a_job_is_none(said: str, number: int) -> None:
+    assert job_number(said) == number
 
 
 def test_a_pools_aggregator_ends_when_flexod_says_so(
