@@ -17,8 +17,12 @@ class Heartbeat:
     """The silence of one connection. `ask`: sends PING, and returns whether it did so at once."""
 
     def __init__(self, connection: socket.socket, ask: Callable[[], bool]) -> None:
+        """Raises EOFError if another thread has closed the connection."""
+        descriptor = connection.fileno()
+        if descriptor < 0:
+            raise EOFError("it was closed")
         self._arrivals = select.poll()
-        self._arrivals.register(connection, select.POLLIN)
+        self._arrivals.register(descriptor, select.POLLIN)
         self._ask = ask
 
     def wait(self) -> None:

@@ -16,6 +16,7 @@ from horovod_elastic.aggregation import client as client_module
 from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.client import AggregationClient, Key, SumsFailed
 from horovod_elastic.aggregation.frames import Frame, Kind
+from horovod_elastic.aggregation.heartbeat import Heartbeat
 from horovod_elastic.aggregation.memory import ResultMemory, mask_of, shape_from_bytes
 from horovod_elastic.aggregation.plan import NEW, Hello, Plan, PlannedNode, from_bytes
 
@@ -336,3 +337,11 @@ def test_no_descriptor_stays_open_after_restarts_and_the_end(tmp_path: Path, fai
 
 def test_the_time_without_an_aggregator_is_bounded() -> None:
     assert client_module.AWAY_S <= 1.5
+
+
+def test_a_connection_that_is_closed_before_anything_was_heard_ends_as_any_other() -> None:
+    one, other = socket.socketpair()
+    one.close()
+    other.close()
+    with pytest.raises(EOFError):
+        Heartbeat(one, lambda: True)
