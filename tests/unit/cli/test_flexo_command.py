@@ -437,7 +437,7 @@ def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess
         ("run", "launcher"),
         ("hosts", "hosts"),
         ("share", "sharing.command"),
-        ("aggregator", "aggregation.pool"),
+        ("aggregator", "pool_aggregator"),
     ],
 )
 def test_commands_of_jobs_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
