@@ -48,7 +48,7 @@ PROFILED_WITHIN_S: Final = 3600.0
 BREACH_ITERATIONS: Final = 20
 """Iterations for which a breach of the loss limit must last."""
 MEASURED_FROM: Final = 40
-"""The latest iterations whose median a leader reports (leader/pooled_sums.py of the job), and"""
+"""The latest iterations whose median a leader reports (leader/assigned_sums.py of the job), and"""
 MEASURED_FROM_S: Final = 6.0
 """the least time that they are from."""
 UNDONE_WITHIN_S: Final = 60.0

@@ -22,6 +22,7 @@ from flexo_demos.elastic.yarn_inference import Inference
 from flexo_lab import Lab, LabSpec
 from flexo_lab.yarn import YarnLabSpec
 
+_PICTURE = "demo.png"
 _OURS = (
     "elastic",
     "reference",
@@ -29,8 +30,8 @@ _OURS = (
     "elastic.out",
     "rigid.out",
     "rigid.started",
-    "demo.png",
-    "report.json",
+    _PICTURE,
+    command.REPORT,
 )
 
 
@@ -109,7 +110,7 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
             rigid_submitted_at=rigid.submitted_at if rigid else None,
             rigid_started_at=rigid.started_at if rigid else None,
         )
-        picture.draw(scene, options.out / "demo.png")
+        picture.draw(scene, options.out / _PICTURE)
     return Report(
         software=seen.software,
         slurm_version=seen.version,
@@ -126,17 +127,8 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
 
 def _judge(options: Options, found: Report, teller: Teller) -> int:
     """Print the table and the sentences, and write the report. Returns 0 if every sentence holds, else 1."""
-    report.write(found, options.out / "report.json")
-    sentences = claims(found)
-    teller.table(table(found))
-    teller.judge(sentences)
-    good = all(sentence.holds for sentence in sentences)
-    verdict = "The story held." if good else "The story did not hold."
-    written = [name for name in ("demo.png", "report.json") if (options.out / name).exists()]
-    teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
-    if options.as_json:
-        print((options.out / "report.json").read_text(), end="", flush=True)
-    return 0 if good else 1
+    report.write(found, options.out / command.REPORT)
+    return command.conclude(options, teller, table(found), claims(found), _PICTURE)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from flexo_demos.elastic.report import CheckedSentence
 from flexo_demos.elastic.signals import Interrupted, interruptible, undisturbed_afterwards
 from flexo_demos.elastic.stage import Options, clear
 from flexo_demos.elastic.story import StoryFailed
 from flexo_demos.elastic.tell import Teller
 from flexo_lab import BadSpec, LabError, LabExists, why_unavailable
 from flexo_lab.yarn import why_unavailable as yarn_unavailable
+
+REPORT = "report.json"
+"""The name of every demo's report."""
 
 
 def run(
@@ -63,6 +67,28 @@ def failure_of(play: Callable[[], None], options: Options, teller: Teller) -> st
     except subprocess.TimeoutExpired as error:
         return f"The cluster did not answer: {error}."
     return ""
+
+
+def conclude(
+    options: Options,
+    teller: Teller,
+    rows: Sequence[tuple[str, str]],
+    sentences: Sequence[CheckedSentence],
+    picture: str = "",
+) -> int:
+    """Print figures and sentences, and name what is written. Returns the exit code.
+
+    The report is written already. `picture`: the name of the picture's file; "" if the demo draws none.
+    """
+    teller.table(rows)
+    teller.judge(sentences)
+    good = all(sentence.holds for sentence in sentences)
+    written = [name for name in (picture, REPORT) if name and (options.out / name).exists()]
+    verdict = "The story held." if good else "The story did not hold."
+    teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
+    if options.as_json:
+        print((options.out / REPORT).read_text(), end="", flush=True)
+    return 0 if good else 1
 
 
 def _parse(module: str, name: str, description: str, yarn_too: bool) -> Options:

@@ -29,6 +29,16 @@ class StoryFailed(Exception):
     """An expected event did not happen; the message is a sentence for people."""
 
 
+def wait_until(teller: Teller, what: str, happened: Callable[[], object], within_s: float) -> None:
+    """Poll until `happened`, and tell what is awaited. Raises StoryFailed after `within_s` seconds."""
+    teller.now(f"waiting until {what}")
+    end = time.monotonic() + within_s
+    while not happened():
+        if time.monotonic() > end:
+            raise StoryFailed(f"In {within_s:.0f} s it did not come to this: {what}.")
+        time.sleep(_LOOK_EVERY_S)
+
+
 @dataclass(slots=True)
 class Seen:
     """The demo's observations so far. The report uses them even if the story fails."""

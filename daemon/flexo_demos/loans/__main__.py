@@ -13,8 +13,8 @@ from flexo_demos.loans.report import Found, claims, table
 from flexo_demos.loans.story import Plot, Seen, Story
 from flexo_lab import LabSpec
 
-_PICTURE, _REPORT = "loans.png", "report.json"
-_OURS = ("elastic", "fungible", "inference", "elastic.out", "fungible.out", LOGS, _PICTURE, _REPORT)
+_PICTURE = "loans.png"
+_OURS = ("elastic", "fungible", "inference", "elastic.out", "fungible.out", LOGS, _PICTURE, command.REPORT)
 
 
 def main() -> int:
@@ -52,16 +52,8 @@ def _judge(options: Options, plot: Plot, seen: Seen, failure: str, teller: Telle
     if seen.looks and seen.began_at:
         scene = picture.Scene(seen.began_at, servers, seen.looks, seen.inference, found.reclaims)
         picture.draw(scene, options.out / _PICTURE)
-    report.write(found, options.out / _REPORT)
-    teller.table(table(found))
-    teller.judge(claims(found))
-    good = all(claim.holds for claim in claims(found))
-    written = [name for name in (_PICTURE, _REPORT) if (options.out / name).exists()]
-    verdict = "The story held." if good else "The story did not hold."
-    teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
-    if options.as_json:
-        print((options.out / _REPORT).read_text(), end="", flush=True)
-    return 0 if good else 1
+    report.write(found, options.out / command.REPORT)
+    return command.conclude(options, teller, table(found), claims(found), _PICTURE)
 
 
 def _found(plot: Plot, seen: Seen, failure: str, duration_s: float) -> Found:

@@ -13,12 +13,11 @@ from flexo_demos.service.story import JOBS, Plot, Seen, Story
 from flexo_lab import Lab, LabSpec
 from flexo_lab.spec import Profile
 
-_REPORT = "report.json"
 _AGGREGATORS = tuple(f"aggregator-{number}" for number in range(1, 10))
 _OURS = (
     *JOBS,
     *(f"{name}.{end}" for name in (*JOBS, *_AGGREGATORS) for end in ("out", "sbatch", "pid")),
-    *(LOGS, _REPORT),
+    *(LOGS, command.REPORT),
 )
 
 
@@ -55,16 +54,8 @@ def _run(options: Options, teller: Teller) -> int:
     failure = command.failure_of(play, options, teller)
     lines = {name: read_lines(options.out / name) for name in JOBS}
     found = report.found_of(seen, plot, lines, failure, teller.elapsed_s)
-    report.write(found, options.out / _REPORT)
-    teller.table(report.table(found))
-    sentences = report.claims(found)
-    teller.judge(sentences)
-    good = all(claim.holds for claim in sentences)
-    verdict = "The story held." if good else "The story did not hold."
-    teller.say(f"{verdict} See {_REPORT} in {options.out}")
-    if options.as_json:
-        print((options.out / _REPORT).read_text(), end="", flush=True)
-    return 0 if good else 1
+    report.write(found, options.out / command.REPORT)
+    return command.conclude(options, teller, report.table(found), report.claims(found))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flexo_demos.elastic.plot import EXAMPLE
-from flexo_demos.elastic.story import StoryFailed
+from flexo_demos.elastic.story import wait_until
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.service import cores
 from flexo_demos.service.cores import Use
@@ -26,7 +26,6 @@ from flexo_lab.slurm_files import INFERENCE_PARTITION
 
 JOBS = ("first", "second")
 _FLEXO = str(Path(sys.executable).parent / "flexo")
-_POLL_S = 0.5
 _LONG_S = 240.0
 """The longest time for any event of the story."""
 
@@ -301,9 +300,4 @@ class Story:
         time.sleep(self._dice.uniform(*self._plot.instant_s))
 
     def _wait(self, what: str, happened: Callable[[], object]) -> None:
-        self._teller.now(f"waiting until {what}")
-        end = time.monotonic() + _LONG_S
-        while not happened():
-            if time.monotonic() > end:
-                raise StoryFailed(f"In {_LONG_S:.0f} s it did not come to this: {what}.")
-            time.sleep(_POLL_S)
+        wait_until(self._teller, what, happened, _LONG_S)

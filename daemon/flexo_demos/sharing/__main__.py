@@ -13,12 +13,12 @@ from flexo_demos.sharing.story import GUEST, HOSTS, Plot, Seen, Story
 from flexo_lab import LabSpec
 from flexo_lab.spec import Profile
 
-_PICTURE, _REPORT = "sharing.png", "report.json"
+_PICTURE = "sharing.png"
 _JOBS = (*HOSTS, GUEST)
 _OURS = (
     *_JOBS,
     *(f"{name}.{end}" for name in _JOBS for end in ("out", "sbatch")),
-    *(LOGS, _PICTURE, _REPORT),
+    *(LOGS, _PICTURE, command.REPORT),
 )
 
 
@@ -49,16 +49,8 @@ def _run(options: Options, teller: Teller) -> int:
     found = report.found_of(seen, plot, options.out, steps, failure, teller.elapsed_s)
     if any(steps.values()):
         picture.draw(seen, steps, options.out / _PICTURE)
-    report.write(found, options.out / _REPORT)
-    teller.table(report.table(found))
-    sentences = report.claims(found)
-    teller.judge(sentences)
-    good = all(claim.holds for claim in sentences)
-    verdict = "The story held." if good else "The story did not hold."
-    teller.say(f"{verdict} See {_PICTURE} and {_REPORT} in {options.out}")
-    if options.as_json:
-        print((options.out / _REPORT).read_text(), end="", flush=True)
-    return 0 if good else 1
+    report.write(found, options.out / command.REPORT)
+    return command.conclude(options, teller, report.table(found), report.claims(found), _PICTURE)
 
 
 if __name__ == "__main__":

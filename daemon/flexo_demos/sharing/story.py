@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flexo_demos.elastic.plot import EXAMPLE
-from flexo_demos.elastic.story import StoryFailed
+from flexo_demos.elastic.story import wait_until
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.sharing.steps import Step, read_steps
 from flexo_lab import Lab, LabCommandFailed
 
 GUEST = "opportunistic"
 HOSTS = ("guarantee-1", "guarantee-2")
-_POLL_S = 0.5
 _LONG_S = 180.0
 """The longest time for any event of the story."""
 
@@ -261,9 +260,4 @@ class Story:
         return next(step.ended for step in self._steps(name) if step.ended > at)
 
     def _wait(self, what: str, happened: Callable[[], object]) -> None:
-        self._teller.now(f"waiting until {what}")
-        end = time.monotonic() + _LONG_S
-        while not happened():
-            if time.monotonic() > end:
-                raise StoryFailed(f"In {_LONG_S:.0f} s it did not come to this: {what}.")
-            time.sleep(_POLL_S)
+        wait_until(self._teller, what, happened, _LONG_S)
