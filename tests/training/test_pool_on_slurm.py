@@ -52,8 +52,8 @@ def pool_lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def users_lab() -> Iterator[Lab]:
-    """One node with room for three jobs."""
-    with lab_with_a_pool("users", 1, 7) as lab:
+    """One node, which three jobs fill, so that none grows."""
+    with lab_with_a_pool("users", 1, 6) as lab:
         yield lab
 
 
@@ -145,7 +145,7 @@ def submit_alone(lab: Lab, user: str | None) -> Job:
     folder.mkdir()
     if user:
         shutil.chown(folder, user)
-    run = launch("plain_ddp.py", "--sleep", "0.05", options=["--core=service", "--aggregators=pool"])
+    run = launch("plain_ddp.py", "--sleep", "0.3", options=["--core=service", "--aggregators=pool"])
     options = ("-n", "2", "-c", "1", "--gpus-per-task=1")
     return elastic_jobs.submit(
         lab, folder, "plain_ddp.py", options=options, elastic="2-3", launch=run, user=user
