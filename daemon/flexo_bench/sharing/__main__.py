@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -42,10 +43,11 @@ PAIRS = {
     "resnet beside perceptron": ("resnet", "perceptron"),
     "transformer beside convolution": ("transformer", "convolution"),
 }
-ALONE, PLAIN, UNSHARED = "alone", "plain", "unshared"
+ALONE, PLAIN, UNSHARED, COORDINATOR = "alone", "plain", "unshared", "coordinator"
 OWN = "own"
 ROUNDS, TURN_S, SETTLE_S = 20, 3.0, 0.4
 OVERHEAD_KIND = "perceptron"
+STEPS_BEFORE_OVERHEAD, TURNS_OF_A_START = 50, 4
 LAW_SETTLES_S = 25.0
 GIB_ON_THE_CPU = 8
 
@@ -54,7 +56,6 @@ def main() -> None:
     """Measure; print a table; write JSON as results come."""
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
-    device = "cpu" if options.cpu else "cuda"
     name = f"pretended (one CPU core of {os.cpu_count()})" if options.cpu else torch.cuda.get_device_name()
     command = "make bench-sharing" + (f" ARGS='{' '.join(sys.argv[1:])}'" if sys.argv[1:] else "")
     figures = Figures(name, torch.__version__, command, datetime.date.today().isoformat())
@@ -67,21 +68,14 @@ def main() -> None:
 
     failed = False
     for part in (*options.pairs, *(["overhead"] if options.overhead else [])):
-        folder = Path(tempfile.mkdtemp(prefix="flexo-bench-"))
-        turns = InterleavedJobs(folder, options.core if options.cpu else None, device)
         try:
             if part == "overhead":
-                _overhead(turns, options, figures, tell)
+                _overhead(options, figures, tell)
             else:
-                _pair(turns, part, options, figures, tell)
+                _pair(part, options, figures, tell)
         except JobFailed as error:
             failed = True
             tell(f"{part}: FAILED: {error}")
-            for log in sorted(folder.glob("*.err")):
-                print(log.read_text()[-2000:])
-        finally:
-            turns.end()
-            shutil.rmtree(folder, ignore_errors=True)
     if not options.cpu:
         _memory(options, figures)
     for line in report.table(figures):
@@ -97,7 +91,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="Options go into ARGS: make bench-sharing ARGS=--cpu",
     )
     parser.add_argument("--cpu", action="store_true", help="a pretended device: all jobs on one core")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each pair (%(default)s)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        help="of each pair, and half of the starts for the overhead (%(default)s)",
+    )
     parser.add_argument("--pairs", default=",".join(PAIRS), help="with commas between them (%(default)s)")
     parser.add_argument("--turn", type=float, default=TURN_S, help="seconds of a turn (%(default)s)")
     parser.add_argument("--core", type=int, default=0, help="the core of all jobs with --cpu (%(default)s)")
@@ -112,14 +111,35 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _pair(
+@contextmanager
+def _interleaved_jobs(options: argparse.Namespace) -> Iterator[InterleavedJobs]:
+    """No jobs yet, in a folder of their own. In the end, all are killed; failed ones' output is printed."""
+    folder = Path(tempfile.mkdtemp(prefix="flexo-bench-"))
+    turns = InterleavedJobs(folder, options.core if options.cpu else None, "cpu" if options.cpu else "cuda")
+    try:
+        yield turns
+    except JobFailed:
+        for log in sorted(folder.glob("*.err")):
+            print(log.read_text()[-2000:])
+        raise
+    finally:
+        turns.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pair(pair: str, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]) -> None:
+    """All rounds of one pair."""
+    with _interleaved_jobs(options) as turns:
+        _rounds(turns, pair, options, figures, tell)
+
+
+def _rounds(
     turns: InterleavedJobs,
     pair: str,
     options: argparse.Namespace,
     figures: Figures,
     tell: Callable[[str], None],
 ) -> None:
-    """All rounds of one pair."""
     guarantee_kind, other_kind = PAIRS[pair]
     gpu = "bench" if options.cpu else "gpu0"
     declared = ["--pretend", f"{gpu}:{GIB_ON_THE_CPU}"] if options.cpu else []
@@ -184,35 +204,44 @@ def _steps_s(job: Job, window: tuple[float, float]) -> tuple[float, ...]:
     return tuple(later - former for former, later in itertools.pairwise(ends))
 
 
-def _overhead(
-    turns: InterleavedJobs, options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]
-) -> None:
-    """CPU seconds of a step: a plain job and one with the layer that shares with nobody, in turns."""
-    gpu = "bench" if options.cpu else "gpu0"
-    turns.start_coordinator(UNSHARED, ["--pretend", f"{gpu}:{GIB_ON_THE_CPU}"] if options.cpu else [])
-    jobs = {
-        PLAIN: turns.start(PLAIN, "job", OVERHEAD_KIND),
-        UNSHARED: turns.start(UNSHARED, "job", OVERHEAD_KIND, "layer", "guarantee", gpu),
-    }
-    turns.wait_for_steps(list(jobs.values()), 200)
-    _stop_all(turns, tuple(jobs))
+def _overhead(options: argparse.Namespace, figures: Figures, tell: Callable[[str], None]) -> None:
+    """CPU seconds of a step: a plain job and one with the layer that shares with nobody.
+
+    Two processes with the same work differ in speed by a percent or two, for as long as they live: so each
+    measurement starts both anew.
+    """
     measured: list[float] = []
+    drawn = random.Random(OVERHEAD_KIND)
     for number in range(2 * options.rounds):
-        costs: dict[str, list[float]] = {way: [] for way in jobs}
-        # There and back again: what changes over time falls on both.
-        for way in (PLAIN, UNSHARED, UNSHARED, PLAIN):
-            with turns.turn(way, SETTLE_S / 4):
-                began = time.monotonic()
-                time.sleep(options.turn / 4)
-                steps = jobs[way].within(began, time.monotonic())
-            if len(steps) < 3:
-                raise JobFailed(f"{jobs[way].name} took {len(steps)} steps in a turn; use a longer --turn")
-            costs[way].append((steps[-1][1] - steps[0][1]) / (len(steps) - 1))
-        measured.append(statistics.fmean(costs[UNSHARED]) / statistics.fmean(costs[PLAIN]) - 1)
+        with _interleaved_jobs(options) as turns:
+            measured.append(_overhead_of_one_start(turns, options, drawn))
         figures.overhead = Overhead(tuple(measured))
         report.write(figures, options.json)
-        if number % 10 == 9:
-            tell(f"overhead, round {number + 1}: {statistics.fmean(measured):+.2%}")
+        tell(f"overhead, start {number + 1}: {measured[-1]:+.2%}; mean {statistics.fmean(measured):+.2%}")
+
+
+def _overhead_of_one_start(
+    turns: InterleavedJobs, options: argparse.Namespace, drawn: random.Random
+) -> float:
+    """The fraction by which a step with the layer takes more CPU seconds, from turns of two new processes."""
+    gpu = "bench" if options.cpu else "gpu0"
+    turns.start_coordinator(COORDINATOR, ["--pretend", f"{gpu}:{GIB_ON_THE_CPU}"] if options.cpu else [])
+    layer: dict[str, tuple[str, ...]] = {PLAIN: (), UNSHARED: ("layer", "guarantee", gpu)}
+    order = drawn.sample([PLAIN, UNSHARED], 2)
+    jobs = {way: turns.start(way, "job", OVERHEAD_KIND, *layer[way]) for way in order}
+    turns.wait_for_steps(list(jobs.values()), STEPS_BEFORE_OVERHEAD)
+    _stop_all(turns, order)
+    costs: dict[str, list[float]] = {way: [] for way in order}
+    # There and back again: what changes over time falls on both.
+    for way in (*order, *reversed(order)) * TURNS_OF_A_START:
+        with turns.turn(way, SETTLE_S / 4):
+            began = time.monotonic()
+            time.sleep(options.turn / 6)
+            steps = jobs[way].within(began, time.monotonic())
+        if len(steps) < 3:
+            raise JobFailed(f"{jobs[way].name} took {len(steps)} steps in a turn; use a longer --turn")
+        costs[way].append((steps[-1][1] - steps[0][1]) / (len(steps) - 1))
+    return statistics.median(costs[UNSHARED]) / statistics.median(costs[PLAIN]) - 1
 
 
 def _memory(options: argparse.Namespace, figures: Figures) -> None:

@@ -47,23 +47,24 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """CPU seconds of a step with the layer, unshared, over those without it, minus 1; of each round."""
+    """CPU seconds of a step with the layer, unshared, over those without it, minus 1; of each pair of
+    processes that was started."""
 
-    rounds: tuple[float, ...]
+    starts: tuple[float, ...]
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean; None for fewer than six rounds."""
-        if len(self.rounds) < 6:
+        """The 95 % interval of the mean; None for fewer than six starts."""
+        if len(self.starts) < 6:
             return None
-        middle = statistics.fmean(self.rounds)
-        half = CONFIDENCE_T * statistics.stdev(self.rounds) / math.sqrt(len(self.rounds))
+        middle = statistics.fmean(self.starts)
+        half = CONFIDENCE_T * statistics.stdev(self.starts) / math.sqrt(len(self.starts))
         return middle - half, middle + half
 
     def verdict(self) -> str:
         """Reached, missed, or why neither."""
         if self.interval is None:
-            return "undecided: too few rounds"
+            return "undecided: too few starts"
         low, high = self.interval
         if high - low > MOST_WIDTH:
             return f"undecided: the interval is {high - low:.1%} wide"
@@ -143,7 +144,7 @@ class Figures:
             }
             for pair, ways in self.pairs.items()
         }
-        middle = statistics.fmean(self.overhead.rounds) if self.overhead.rounds else None
+        middle = statistics.fmean(self.overhead.starts) if self.overhead.starts else None
         return {
             "device": self.device,
             "torch": self.torch,
@@ -153,6 +154,7 @@ class Figures:
             "overhead_unshared": middle,
             "overhead_unshared_interval": self.overhead.interval,
             "overhead_unshared_verdict": self.overhead.verdict(),
+            "overhead_unshared_starts": self.overhead.starts,
             "pairs": pairs,
             "ordered": {pair: self.ordered(pair) for pair in self.pairs},
             "memory": {
