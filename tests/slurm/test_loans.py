@@ -251,8 +251,8 @@ def test_a_training_base_that_slurm_preempts_is_requeued_and_not_lost(quiet_lab:
     base = _submit(quiet_lab, *FUNGIBLE, script=_training("--open-mode=append"))
     output = quiet_lab.scratch / f"{base}.out"
     _wait(_runs(quiet_lab, base), "the base starts")
-    steps = ["squeue", "--noheader", "--steps", f"--jobs={base}", "--format=%j"]
-    _wait(lambda: "flexo-agent" in quiet_lab.run(steps).stdout, "its agent runs")
+    # An agent that has only just been started could not hear of it.
+    _wait(lambda: output.exists() and "2 workers on 1 node" in output.read_text(), "it trains", 180)
     inference = _submit(quiet_lab, "--partition=infer", "-w", "i1", "-N1", "--gpus-per-node=2")
     _wait(_runs(quiet_lab, inference), "the inference job starts", GRACE_S + 30 + KILL_WAIT_S + EPILOG_S)
     _wait(lambda: _show(quiet_lab, base)["Restarts"] == "1", "the base is requeued")

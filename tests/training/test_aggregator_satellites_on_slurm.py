@@ -109,7 +109,9 @@ def test_a_satellite_without_a_gpu_sums_and_its_ends_cost_no_mini_batch(
     assert "NumCPUs=1 " in shown
     assert "gres" not in shown.lower()
     fields = ["sacct", "-X", "-n", "-P", "-o", "User,Account,Partition", "-j", str(satellite)]
-    assert three_nodes.run(fields).stdout.strip() == f"{SOMEBODY}|research|flex"
+    # slurmdbd writes the partition a moment after the rest.
+    charged = f"{SOMEBODY}|research|flex"
+    job.wait_until("its accounting", lambda: three_nodes.run(fields).stdout.strip() == charged)
     why = three_nodes.run(["flexo", "why", str(job.job_id)]).stdout
     assert "Aggregators in its own satellites sum its gradients" in why
     assert "t3 (sums)" in why
