@@ -42,23 +42,43 @@ def doctor(
         str | None,
         typer.Option("--daemon", metavar="HOST:PORT", help="flexod's address; else the configuration's."),
     ] = None,
+    slurm_conf: Annotated[
+        Path | None,
+        typer.Option(
+            "--check-slurm-conf",
+            metavar="FILE",
+            help="Examine this slurm.conf alone, before slurmctld is restarted with it.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not ok.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
     """Is this cluster set up for flexo? Says how to fix what is wrong, and changes nothing itself."""
-    from flexo.doctor.examination import examine  # imports more modules than other commands need
-
     path = config or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    # a configuration that was named on the command line gives the address of its flexod
-    elsewhere = daemon or (None if config else os.environ.get(ADDRESS_VARIABLE))
-    source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(path)
-    findings = examine(path, lambda address: _asked(Address(address, source)), elsewhere or "")
+    if slurm_conf and daemon:
+        raise typer.BadParameter("it does nothing with --check-slurm-conf", param_hint="--daemon")
+    findings = _examined_file(slurm_conf, path) if slurm_conf else _examined(path, config is not None, daemon)
     if as_json:
         print_json(findings_as_json(findings))
     else:
         print_findings(findings, quiet)
     if any(finding.level is Level.PROBLEM for finding in findings):
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _examined_file(slurm_conf: Path, config: Path) -> Sequence[Finding]:
+    from flexo.doctor.before_restart import examine_slurm_conf  # imports more than other commands need
+
+    return examine_slurm_conf(slurm_conf, config)
+
+
+def _examined(config: Path, named: bool, daemon: str | None) -> Sequence[Finding]:
+    """`named`: on the command line. Such a configuration gives the address of its flexod."""
+    from flexo.doctor.examination import examine  # imports more modules than other commands need
+
+    elsewhere = daemon or (None if named else os.environ.get(ADDRESS_VARIABLE))
+    source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(config)
+    return examine(config, lambda address: _asked(Address(address, source)), elsewhere or "")
 
 
 def _asked(address: Address) -> FlexodAnswer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from flexo.doctor.slurm_conf import read_slurm_conf
+from flexo.doctor.slurm_says import parse_config, parse_partition_setups
 from flexo_lab import Lab
 
 WITHOUT_ELASTIC = """
@@ -58,3 +60,15 @@ def test_without_slurm_the_doctor_says_so_and_judges_the_rest(lab: Lab) -> None:
     levels = {each["check"]: each["level"] for each in json.loads(done.stdout)["findings"]}
     assert levels["slurm.answers"] == levels["flexod.config"] == "problem"
     assert levels["munge.round_trip"] == "ok"
+
+
+def test_a_slurm_conf_is_read_before_the_restart_as_slurmctld_reads_it(lab: Lab) -> None:
+    read = read_slurm_conf(lab.layout.slurm_conf)
+    shown = lab.run(["scontrol", "show", "partition", "-a", "-o"]).stdout
+    assert set(read.partitions) == set(parse_partition_setups(shown))
+    config = parse_config(lab.run(["scontrol", "show", "config"]).stdout)
+    for name in ("cluster", "auth_type", "select_type", "gres_types", "preempt_type", "preempt_mode"):
+        assert getattr(read.config, name) == getattr(config, name)
+    for name in ("preempt_exempt_s", "scheduler_type", "job_submit_plugins", "memory_counted"):
+        assert getattr(read.config, name) == getattr(config, name)
+    assert read.config.memory_by_default == config.memory_by_default

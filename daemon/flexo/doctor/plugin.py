@@ -19,7 +19,20 @@ def check_plugin(
 
     `plain`: slurmctld's answer to the same job without the comment.
     """
-    return [_spank(sbatch_help), _lua(config, plain, contradictory)]
+    return [_spank(sbatch_help), check_lua_is_called(config) or _lua(plain, contradictory)]
+
+
+def check_lua_is_called(config: SlurmConfig) -> Finding | None:
+    """A problem if slurmctld does not even call job_submit.lua; else None."""
+    if "lua" in config.job_submit_plugins:
+        return None
+    return problem(
+        "plugin.lua",
+        f"JobSubmitPlugins={','.join(config.job_submit_plugins) or '(nothing)'}: nobody records that a"
+        " job is elastic, so none is",
+        "slurm.conf: JobSubmitPlugins=lua, and beside it job_submit_elastic.lua and your job_submit.lua"
+        " (job_submit.lua.example); restart slurmctld.",
+    )
 
 
 def _spank(sbatch_help: str | None) -> Finding:
@@ -36,16 +49,8 @@ def _spank(sbatch_help: str | None) -> Finding:
     )
 
 
-def _lua(config: SlurmConfig, plain: TriedOut, contradictory: TriedOut) -> Finding:
+def _lua(plain: TriedOut, contradictory: TriedOut) -> Finding:
     check = "plugin.lua"
-    if "lua" not in config.job_submit_plugins:
-        return problem(
-            check,
-            f"JobSubmitPlugins={','.join(config.job_submit_plugins) or '(nothing)'}: nobody records that a"
-            " job is elastic, so none is",
-            "slurm.conf: JobSubmitPlugins=lua, and beside it job_submit_elastic.lua and your job_submit.lua"
-            " (job_submit.lua.example); restart slurmctld.",
-        )
     if plain.refused:
         return not_checked(check, f"Slurm takes no plain job from you either: {plain.refused}")
     if contradictory.refused:

@@ -15,7 +15,8 @@ def check_priorities(config: SlurmConfig, controller: ControllerSettings) -> lis
 def _order(config: SlurmConfig, controller: ControllerSettings) -> Finding:
     check = "priorities.order"
     if controller.order == "cluster":
-        return ok(check, f"Slurm orders pending jobs ({config.priority_type})")
+        how = f" ({config.priority_type})" if config.priority_type else ""
+        return ok(check, f"Slurm orders pending jobs{how}")
     return ok(
         check, f"the policy {controller.policy} orders pending jobs; see rights.operator for the right to"
     )

@@ -24,16 +24,21 @@ def check_scheduler(config: SlurmConfig, stats: SchedulerStats, start_within_s: 
     `start_within_s`: the time that flexo.toml allows a satellite to wait; None: flexod goes by backfill's
     turn.
     """
-    if config.scheduler_type != "sched/backfill":
-        return [
-            problem(
-                "scheduler.backfill",
-                f"SchedulerType={config.scheduler_type}: without backfill satellites, of the lowest tier,"
-                " wait behind every job that waits for nodes of theirs",
-                "slurm.conf: SchedulerType=sched/backfill; restart slurmctld.",
-            )
-        ]
+    if without := check_backfill(config):
+        return [without]
     return [_turn(stats, start_within_s), _depth(config, stats), _main(stats)]
+
+
+def check_backfill(config: SlurmConfig) -> Finding | None:
+    """A problem without backfill; else None."""
+    if config.scheduler_type == "sched/backfill":
+        return None
+    return problem(
+        "scheduler.backfill",
+        f"SchedulerType={config.scheduler_type}: without backfill satellites, of the lowest tier,"
+        " wait behind every job that waits for nodes of theirs",
+        "slurm.conf: SchedulerType=sched/backfill; restart slurmctld.",
+    )
 
 
 def _turn(stats: SchedulerStats, start_within_s: int | None) -> Finding:

@@ -9,7 +9,12 @@ from flexo.doctor.slurm_says import SlurmConfig
 
 def check_slurm(config: SlurmConfig) -> list[Finding]:
     """Check the release, AuthType, SelectType and GresTypes."""
-    return [_release(config.version), _authentication(config.auth_type), _selection(config), _gpus(config)]
+    return [_release(config.version), *check_settings(config)]
+
+
+def check_settings(config: SlurmConfig) -> list[Finding]:
+    """Check AuthType, SelectType and GresTypes, which slurm.conf sets."""
+    return [_authentication(config.auth_type), _selection(config), _gpus(config)]
 
 
 def _release(version: str) -> Finding:
@@ -43,9 +48,10 @@ def _selection(config: SlurmConfig) -> Finding:
     check = "slurm.select"
     if config.select_type == "select/cons_tres":
         return ok(check, "SelectType=select/cons_tres: a node's GPUs are handed out one by one")
+    said = f"SelectType={config.select_type}" if config.select_type else "SelectType is not set"
     return problem(
         check,
-        f"SelectType={config.select_type}: a node's GPUs cannot be shared by jobs as satellites need it",
+        f"{said}: a node's GPUs cannot be shared by jobs as satellites need it",
         "slurm.conf: SelectType=select/cons_tres and SelectTypeParameters=CR_Core_Memory; restart slurmctld.",
     )
 

@@ -7,7 +7,7 @@ The adapter reads fewer fields of the same answers, once a cycle. The doctor rea
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flexo.clusters.slurm.hostlist import expand
@@ -99,30 +99,36 @@ class SchedulerStats:
 
 def parse_config(text: str) -> SlurmConfig:
     """Parse the output of `scontrol show config`."""
+    prologs = tuple(path for path in _PROLOG.findall(text) if not is_nothing(path))
+    return config_of(lambda name: setting(text, name), prologs)
+
+
+def config_of(value: Callable[[str], str], prologs: tuple[str, ...] = ()) -> SlurmConfig:
+    """The configuration, of which `value` tells each setting by its name; "" for one that is not set."""
     return SlurmConfig(
-        version=setting(text, "SLURM_VERSION"),
-        cluster=setting(text, "ClusterName"),
-        slurm_user=setting(text, "SlurmUser").partition("(")[0],
-        auth_type=setting(text, "AuthType"),
-        select_type=setting(text, "SelectType"),
-        gres_types=words(setting(text, "GresTypes")),
-        preempt_type=setting(text, "PreemptType"),
-        preempt_mode=words(setting(text, "PreemptMode")),
-        preempt_parameters=words(setting(text, "PreemptParameters")),
-        preempt_exempt_s=_seconds(setting(text, "PreemptExemptTime")),
-        scheduler_type=setting(text, "SchedulerType"),
-        scheduler_parameters=words(setting(text, "SchedulerParameters")),
-        priority_type=setting(text, "PriorityType"),
-        accounting_type=setting(text, "AccountingStorageType"),
-        job_submit_plugins=words(setting(text, "JobSubmitPlugins")),
-        memory_counted="MEMORY" in setting(text, "SelectTypeParameters").upper(),
-        memory_by_default=_memory_by_default({name: setting(text, name) for name in _MEMORY}),
-        path=setting(text, "SLURM_CONF"),
-        task_plugins=words(setting(text, "TaskPlugin")),
-        constrain_devices=setting(text, "ConstrainDevices") == "yes",
-        accounting_tres=words(setting(text, "AccountingStorageTRES")),
-        accounting_enforce=words(setting(text, "AccountingStorageEnforce")),
-        prologs=tuple(path for path in _PROLOG.findall(text) if not is_nothing(path)),
+        version=value("SLURM_VERSION"),
+        cluster=value("ClusterName"),
+        slurm_user=value("SlurmUser").partition("(")[0],
+        auth_type=value("AuthType"),
+        select_type=value("SelectType"),
+        gres_types=words(value("GresTypes")),
+        preempt_type=value("PreemptType"),
+        preempt_mode=words(value("PreemptMode")),
+        preempt_parameters=words(value("PreemptParameters")),
+        preempt_exempt_s=_seconds(value("PreemptExemptTime")),
+        scheduler_type=value("SchedulerType"),
+        scheduler_parameters=words(value("SchedulerParameters")),
+        priority_type=value("PriorityType"),
+        accounting_type=value("AccountingStorageType"),
+        job_submit_plugins=words(value("JobSubmitPlugins")),
+        memory_counted="MEMORY" in value("SelectTypeParameters").upper(),
+        memory_by_default=_memory_by_default({name: value(name) for name in _MEMORY}),
+        path=value("SLURM_CONF"),
+        task_plugins=words(value("TaskPlugin")),
+        constrain_devices=value("ConstrainDevices") == "yes",
+        accounting_tres=words(value("AccountingStorageTRES")),
+        accounting_enforce=words(value("AccountingStorageEnforce")),
+        prologs=prologs,
     )
 
 
@@ -151,10 +157,15 @@ def parse_node_addresses(text: str) -> frozenset[str]:
 def _partition(line: str) -> PartitionSetup:
     # The first of several counts: reversed, because the last one put into a dictionary stays.
     fields = dict(reversed(_PAIR.findall(line)))
+    return partition_of(fields, frozenset(expand(fields.get("Nodes", ""))))
+
+
+def partition_of(fields: Mapping[str, str], nodes: frozenset[str]) -> PartitionSetup:
+    """The partition with these fields, named as scontrol names them. Raises BadValue, BadHostlist."""
     alloc = fields.get("AllocNodes", "ALL")
     return PartitionSetup(
         name=fields["PartitionName"],
-        nodes=frozenset(expand(fields.get("Nodes", ""))),
+        nodes=nodes,
         tier=number(fields.get("PriorityTier", "1")),
         preempt_mode=words(fields.get("PreemptMode", "")),
         grace_s=int(grace) if (grace := fields.get("GraceTime", "")).isdecimal() else 0,

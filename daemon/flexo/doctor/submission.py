@@ -24,12 +24,9 @@ def check_submission(
     partitions: Sequence[PartitionSetup], satellite_partition: str, tried: TriedOut
 ) -> list[Finding]:
     """Check which users may submit from where, and whether Slurm would take a satellite from this host."""
-    findings = [_tried(satellite_partition, tried)]
-    for partition in partitions:
-        if partition.name == satellite_partition:
-            findings += [_from_nodes(partition), *_root_only(partition)]
     return [
-        *findings,
+        _tried(satellite_partition, tried),
+        *check_access(partitions, satellite_partition),
         not_checked(
             "submission.commands",
             "submission was tried from this host alone; whether it works from compute nodes, where leaders"
@@ -38,6 +35,15 @@ def check_submission(
             " image of compute nodes.",
         ),
     ]
+
+
+def check_access(partitions: Sequence[PartitionSetup], satellite_partition: str) -> list[Finding]:
+    """Check AllocNodes and RootOnly of the satellites' partition."""
+    findings: list[Finding] = []
+    for partition in partitions:
+        if partition.name == satellite_partition:
+            findings += [_from_nodes(partition), *_root_only(partition)]
+    return findings
 
 
 def _from_nodes(partition: PartitionSetup) -> Finding:
