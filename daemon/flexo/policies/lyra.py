@@ -23,6 +23,7 @@ from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
 from flexo.policies.starting import Start, Starting, StarvationLimit, in_order
 from flexo.policies.taking import Taking
+from flexo_protos.resources import Amount, total
 
 _SHORTEST_S: Final = 60.0
 """The shortest own time that is assumed for a job: the last seconds of a job are worth no resize."""
@@ -69,6 +70,9 @@ class Lyra(Policy):
     patience_times: float = 10.0
     """The least wait of such a base, in its own running times. If all jobs wait for days, this tells which
     ones starve."""
+    patience_share: float = 0.25
+    """The part of the GPUs for jobs that had waited for so long. While they hold more, no further one goes
+    first."""
     unknown_running_time_s: float = 86_400.0
     """The running time that is assumed for a base of which nothing is known, so that it may grow. It starts
     last."""
@@ -80,12 +84,14 @@ class Lyra(Policy):
             raise ValueError(f"order is 'policy' or 'cluster', not '{self.order}'")
         if self.saved not in ("seconds", "parts"):
             raise ValueError(f"saved is 'seconds' or 'parts', not '{self.saved}'")
+        if not 0 <= self.patience_share <= 1:
+            raise ValueError(f"patience_share is from 0 to 1, not {self.patience_share:g}")
         GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # raises ValueError for speeds that cannot be
 
     @property
     def patience(self) -> StarvationLimit:
         """The limit beyond which a job has waited for too long."""
-        return StarvationLimit(self.patience_s, self.patience_times)
+        return StarvationLimit(self.patience_s, self.patience_times, self.patience_share)
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """The bases that start, and the workers that each job gets beyond its base."""
@@ -95,8 +101,9 @@ class Lyra(Policy):
         """Pending jobs: first those that have waited for too long, then the shortest first."""
         if self.order == "cluster":
             return ()
-        times = self.times(jobs.at, placement.nodes)
-        return tuple(job.key for job in in_order(list(jobs.waiting()), times, self.patience))
+        times, gpus = self.times(jobs.at, placement.nodes), _gpus_of(placement.nodes)
+        order = in_order(list(jobs.waiting()), jobs.running(), times, self.patience, gpus)
+        return tuple(job.key for job in order)
 
     def times(self, at: float, nodes: Sequence[Node]) -> RunningTimes:
         """The estimates of running times on these nodes."""
@@ -165,7 +172,7 @@ class _Decision:
         if self._rules.order == "cluster" or not waiting:
             return []
         starting = Starting(self._servers, Taking(self._servers, demands, self._times), self._times)
-        starting.start_bases(waiting, running, self._rules.patience)
+        starting.start_bases(waiting, running, self._rules.patience, _gpus_of(self._placement.nodes))
         return list(starting.starts)
 
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
@@ -187,6 +194,10 @@ class _Decision:
         if demand.job.heterogeneous:
             return True
         return any(self._servers.gpu_type_of(share) == gpu_type for share in demand.base[:1])
+
+
+def _gpus_of(nodes: Sequence[Node]) -> Amount:
+    return total(node.gpus for node in nodes)
 
 
 @lru_cache(maxsize=64)

@@ -34,6 +34,8 @@ class StarvationLimit:
     seconds: float
     running_times: float
     """The limit in the job's own running times on its base."""
+    share: float
+    """The part of the cluster's GPUs that such jobs may hold. Beyond that, the next one waits like others."""
 
 
 class Starting:
@@ -62,11 +64,18 @@ class Starting:
         return iter(self._starts.values())
 
     def start_bases(
-        self, waiting: Sequence[TrainingJob], running: Sequence[TrainingJob], patience: StarvationLimit
+        self,
+        waiting: Sequence[TrainingJob],
+        running: Sequence[TrainingJob],
+        patience: StarvationLimit,
+        gpus: Amount,
     ) -> None:
-        """Start the bases that fit: jobs that have waited for too long first, then the shortest."""
+        """Start the bases that fit: jobs that have waited for too long first, then the shortest.
+
+        `gpus`: of the whole cluster.
+        """
         self._running = running
-        overdue = _overdue(waiting, self._times, patience)
+        overdue = _first(waiting, running, self._times, patience, gpus)
         head = next((job for job in overdue if not self._start(job, anywhere=True)), None)
         kept = None if head is None else self._reserve(head)
         if head is not None:
@@ -236,26 +245,52 @@ class Starting:
 
 
 def in_order(
-    waiting: Sequence[TrainingJob], times: RunningTimes, patience: StarvationLimit
+    waiting: Sequence[TrainingJob],
+    running: Iterable[TrainingJob],
+    times: RunningTimes,
+    patience: StarvationLimit,
+    gpus: Amount,
 ) -> list[TrainingJob]:
-    """Pending jobs in the order in which they are to start."""
-    overdue = _overdue(waiting, times, patience)
-    others = [job for job in waiting if not _is_overdue(job, times, patience)]
-    return [*overdue, *sorted(others, key=times.on_base)]
+    """Pending jobs in the order in which they are to start. `gpus`: of the whole cluster."""
+    first = list(_first(waiting, running, times, patience, gpus))
+    keys = {job.key for job in first}
+    return [*first, *sorted((job for job in waiting if job.key not in keys), key=times.on_base)]
 
 
-def _overdue(
-    waiting: Iterable[TrainingJob], times: RunningTimes, patience: StarvationLimit
+def _first(
+    waiting: Iterable[TrainingJob],
+    running: Iterable[TrainingJob],
+    times: RunningTimes,
+    patience: StarvationLimit,
+    gpus: Amount,
 ) -> Iterator[TrainingJob]:
-    """Jobs that have waited for too long, the longest wait first. It is lazy: mostly only one is asked
-    for."""
-    by_wait = sorted(waiting, key=attrgetter("waiting_since"))
-    return (job for job in by_wait if _is_overdue(job, times, patience))
+    """Jobs that go first because they have waited for too long, the longest wait first.
+
+    Running jobs that had waited for too long count against the share that such jobs may have. Where the whole
+    queue has waited for too long, the rest of the cluster still goes by running times, and the queue gets
+    shorter again. It is lazy: mostly only one is asked for.
+    """
+    left: float | None = None
+    for job in sorted(waiting, key=attrgetter("waiting_since")):
+        if not _is_too_long(times.now - job.waiting_since, times.on_base(job), patience):
+            continue
+        if left is None:
+            held = total(_base_gpus(job) for job in running if _had_waited(job, patience))
+            left = patience.share * gpus - held
+        if left <= 0:
+            return
+        left -= _gpus(job)
+        yield job
 
 
-def _is_overdue(job: TrainingJob, times: RunningTimes, patience: StarvationLimit) -> bool:
-    waited_s = times.now - job.waiting_since
-    return waited_s >= patience.seconds and waited_s >= patience.running_times * times.on_base(job)
+def _had_waited(job: TrainingJob, patience: StarvationLimit) -> bool:
+    """Whether a running job had waited for so long when it started. Its running time does not matter: once it
+    outruns its estimate, it would no longer count."""
+    return job.started_at is not None and job.started_at - job.waiting_since >= patience.seconds
+
+
+def _is_too_long(waited_s: float, running_s: float, patience: StarvationLimit) -> bool:
+    return waited_s >= patience.seconds and waited_s >= patience.running_times * running_s
 
 
 def _gpus(job: TrainingJob) -> Amount:

@@ -25,6 +25,10 @@ from flexo_simulation.workload import Workload
 PAPER = 'Li et al., "Lyra: Elastic Scheduling for Deep Learning Clusters" (EuroSys 2023), slides'
 NODES = NodeGroup(50, 8)
 SEED = 1
+CHOICES = 10
+"""How often the elastic jobs are drawn."""
+FIRST_JOBS = 20_000
+"""The jobs with which each draw is simulated: ten times the whole trace would take hours."""
 DIFFERENCES = (
     "All of Lyra's rows include inference servers on loan, on which elastic and fungible jobs run; ours"
     " have none: there is no printed row to compare with like for like. Printed here: Basic and Ideal to"
@@ -85,7 +89,31 @@ def compare(run: Run, traces: Path, most_jobs: int | None) -> Comparison:
         title = f"running times: {mode.value}; {len(raw.jobs)} jobs"
         tables.append(_seconds(title, printed, [label for label, *_ in policies], results))
         tables.append(_ratios(title, printed, [label for label, *_ in policies], results))
+    tables.append(_choices(run, Workload(raw.name, raw.jobs[:FIRST_JOBS])))
     return Comparison("lyra", PAPER, DIFFERENCES, tuple(tables))
+
+
+def _choices(run: Run, raw: Workload) -> Table:
+    """20% elastic by history, for each of ten draws of the elastic jobs, beside nothing elastic."""
+    scenario = Scenario((NODES,), MEASURED, estimates=Estimates(Mode.HISTORY))
+    drawn = [
+        made_elastic(raw, Elasticity(share=0.2, of=Of.MULTI, min_factor=0.5, max_factor=2.0), seed)
+        for seed in range(1, CHOICES + 1)
+    ]
+    trials = [Trial(f"choice {number}", Lyra(), jobs, scenario) for number, jobs in enumerate(drawn, 1)]
+    results = [each.result for each in run([Trial("nothing elastic", Lyra(), raw, scenario), *trials])]
+    rows = [
+        Row(
+            trial.label,
+            tuple(
+                Figure(math.nan, (_over(getattr(result, name), getattr(results[0], name)),))
+                for name in FIGURES
+            ),
+        )
+        for trial, result in zip(trials, results[1:], strict=True)
+    ]
+    title = f"running times: history; {len(raw.jobs)} jobs; 20% elastic to nothing elastic"
+    return Table(title, COLUMNS, tuple(rows))
 
 
 def _seconds(

@@ -89,6 +89,35 @@ def test_a_base_that_has_waited_for_days_and_ten_times_its_length_goes_first():
         assert workers(planned(Lyra(), before), before) == {1: 2, 2: 0}
 
 
+def test_where_many_have_waited_for_long_only_a_share_of_the_gpus_is_theirs_first():
+    """Of eight GPUs two are for those who had waited: with jobs 3 and 4 it would be three."""
+    jobs = [
+        job(1, 4, {"n": 4}),
+        job(2, 1, {"m": 1}, started_at=NOW, waiting_since=NOW - 2 * 86_400.0),
+        overdue(3, 1, waiting_since=NOW - 3 * 86_400.0),
+        overdue(4, 1),
+        job(5, 2, remaining_work=10.0),
+    ]
+    before = snapshot([node("n", 4), node("m", 4)], jobs)
+    assert workers(planned(Lyra(), before), before) == {1: 4, 2: 1, 3: 1, 4: 0, 5: 2}
+    assert workers(planned(Lyra(patience_share=1.0), before), before) == {1: 4, 2: 1, 3: 1, 4: 1, 5: 0}
+    assert pending_order(Lyra(), before) == [3, 5, 4]
+    assert pending_order(Lyra(patience_share=0.0), before) == [5, 3, 4]
+
+
+def test_who_had_waited_for_long_counts_however_long_it_then_runs():
+    ran_s = 20 * 86_400.0
+    runs = job(1, 2, {"n": 2}, started_at=NOW - ran_s, waiting_since=NOW - ran_s - 2 * 86_400.0)
+    before = snapshot([node("n", 4)], [runs, overdue(2, 2), job(3, 2, remaining_work=10.0)])
+    assert workers(planned(Lyra(), before), before) == {1: 2, 2: 0, 3: 2}
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_that_is_none_is_refused(share: float):
+    with pytest.raises(ValueError, match="patience_share is from 0 to 1"):
+        Lyra(patience_share=share)
+
+
 def test_room_is_kept_for_a_base_that_has_waited_for_long_and_does_not_fit():
     """It fits when job 1 ends, 500 s from now: job 3 ends before that, job 4 does not, nor does job 5."""
     jobs = [
