@@ -34,18 +34,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "reasons": list(job.reasons),
         "scaling": [point_as_json(point) for point in job.scaling],
         "base_nodes": list(job.base_nodes),
-        "grants": [
-            {
-                "grant_id": grant.grant_id,
-                "node": grant.node,
-                "workers": grant.workers,
-                "state": grant.state,
-                "slurm_job_id": grant.slurm_job_id or None,
-                "since_at": grant.since_at,
-                "shared_gpus": list(grant.shared_gpus),
-            }
-            for grant in job.grants
-        ],
+        "grants": [_grant_as_json(grant) for grant in job.grants],
         "opportunistic": job.opportunistic,
         "paused": job.paused,
         "shared_gpus": [
@@ -64,10 +53,23 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
     }
 
 
+def _grant_as_json(grant: admin_pb2.GrantView) -> dict[str, Json]:
+    return {
+        "grant_id": grant.grant_id,
+        "node": grant.node,
+        "workers": grant.workers,
+        "state": grant.state,
+        "slurm_job_id": grant.slurm_job_id or None,
+        "since_at": grant.since_at,
+        "shared_gpus": list(grant.shared_gpus),
+    }
+
+
 def _aggregation_as_json(use: admin_pb2.JobAggregation) -> dict[str, Json]:
     return {
         "wants_pool": use.wants_pool,
         "satellites": use.satellites,
+        "grants": [_grant_as_json(grant) for grant in use.grants],
         "state": use.state or None,
         "aggregators": [{"name": each.name, "share": each.share} for each in use.aggregators],
         "alone_s": use.alone_s or None,

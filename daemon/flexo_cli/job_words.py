@@ -9,6 +9,8 @@ from flexo_protos.resources import as_number, of_message
 from flexo_protos.v1 import admin_pb2, jobs_pb2
 
 _TRAINING = "training"
+_MOST_NODES = 3
+"""The most nodes of Aggregators that a table names for each job."""
 
 
 def job_name(job: admin_pb2.ElasticJob) -> str:
@@ -83,14 +85,28 @@ def pool(view: admin_pb2.PoolView) -> str:
 
 def aggregators(job: admin_pb2.ElasticJob) -> str:
     """Whose Aggregators sum the job's gradients: ``own``, ``satellites``, ``pool``, with the job's loss
-    ``pool -3%``, or ``none``; "" if no leader says so."""
+    ``pool -3%``, or ``none``; "" if no leader says so. Aggregators in satellites are named by their nodes:
+    ``satellites c1 c2``, or ``own, c1 (pending)``."""
     if not job.HasField("aggregation"):
         return "none" if job.attached else ""
-    if job.aggregation.satellites:
-        return "satellites"
-    if not job.aggregation.aggregators:
-        return "own"
-    return f"pool{loss(job.aggregation)}"
+    use = job.aggregation
+    if use.aggregators:
+        return f"pool{loss(use)}"
+    where = _nodes_of_aggregators(use.grants)
+    if use.satellites:
+        return f"satellites {where}".rstrip()
+    return f"own, {where}" if where else "own"
+
+
+def _nodes_of_aggregators(grants: Iterable[admin_pb2.GrantView]) -> str:
+    """The nodes of Aggregators in satellites, each with the state unless it sums: ``c1 c2 c3 +2``."""
+    nodes = dict.fromkeys(
+        grant.node + ("" if grant.state == _TRAINING else f" ({grant.state})")
+        for grant in sorted(grants, key=lambda grant: (grant.state != _TRAINING, grant.node))
+    )
+    named = list(nodes)[:_MOST_NODES]
+    left_out = len(nodes) - len(named)
+    return " ".join([*named, f"+{left_out}"] if left_out else named)
 
 
 def loss(use: admin_pb2.JobAggregation) -> str:

@@ -28,7 +28,7 @@ from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
 from flexo.model.aggregation import AggregationView, PooledJobView
-from flexo.model.elastic import ElasticJob, SatelliteState
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
@@ -521,18 +521,7 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         scalable=job.scalable,
         batches_committed=view.batches_committed,
         base_nodes=job.base_nodes,
-        grants=[
-            admin_pb2.GrantView(
-                grant_id=grant.grant_id,
-                node=grant.node,
-                workers=grant.workers,
-                state=grant.state.value,
-                slurm_job_id=grant.satellite_job_id,
-                since_at=grant.since_at,
-                shared_gpus=[gpu for _, gpu in gpus_of(grant)],
-            )
-            for grant in job.grants
-        ],
+        grants=map(_grant, job.grants),
         scaling=map(_point, view.scaling),
         pending_command=job.pending_command,
         batch=view.batch,
@@ -548,14 +537,29 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
     )
 
 
+def _grant(grant: Grant) -> admin_pb2.GrantView:
+    return admin_pb2.GrantView(
+        grant_id=grant.grant_id,
+        node=grant.node,
+        workers=grant.workers,
+        state=grant.state.value,
+        slurm_job_id=grant.satellite_job_id,
+        since_at=grant.since_at,
+        shared_gpus=[gpu for _, gpu in gpus_of(grant)],
+    )
+
+
 def _aggregation(job: ElasticJob, pooled: PooledJobView | None) -> admin_pb2.JobAggregation | None:
     """Who sums a job's gradients. `pooled`: what flexod assigns; None: nothing."""
     use = job.aggregation
     if use is None:
         return None
     if pooled is None:
-        sums = sum(grant.state is SatelliteState.TRAINING for grant in job.aggregators.grants)
-        return admin_pb2.JobAggregation(wants_pool=use.wants_pool, satellites=sums)
+        grants = job.aggregators.grants
+        sums = sum(grant.state is SatelliteState.TRAINING for grant in grants)
+        return admin_pb2.JobAggregation(
+            wants_pool=use.wants_pool, satellites=sums, grants=map(_grant, grants)
+        )
     shares = [admin_pb2.JobAggregator(name=each.name, share=each.share) for each in pooled.aggregators]
     return admin_pb2.JobAggregation(
         wants_pool=use.wants_pool,

@@ -225,7 +225,7 @@ def _jobs(jobs: Sequence[admin_pb2.ElasticJob], most: int | None) -> _Table:
                 Text(f"{job.progress:.0%}" if job.progress else ""),
                 Text(job_words.left(job)),
                 _cut(printable(state), most, _STYLES.get(state, "magenta")),
-                *((Text(job_words.aggregators(job)),) if summed else ()),
+                *((Text(printable(job_words.aggregators(job))),) if summed else ()),
                 Text(printable("; ".join(job.reasons)) or printable(job_words.nodes(job)), style="dim"),
             )
         )

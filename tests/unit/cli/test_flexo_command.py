@@ -170,10 +170,18 @@ def test_jobs_say_whose_aggregators_sum_only_if_any_do(admin: Admin, flexo_run: 
     head, row = flexo_run("jobs")[1].splitlines()
     assert row[head.index("AGGREGATORS") :].split()[:2] == ["pool", "-5%"]
     assert json.loads(flexo_run("jobs", "--json")[1])["jobs"][0]["aggregation"] == {
-        "wants_pool": True, "satellites": 0, "state": "shares",
+        "wants_pool": True, "satellites": 0, "grants": [], "state": "shares",
         "aggregators": [{"name": "c1:7000", "share": 1}],
         "alone_s": 0.19, "now_s": 0.2, "loss": 0.05,
     }  # fmt: skip
+
+
+def test_jobs_name_the_nodes_of_aggregators_in_satellites(admin: Admin, flexo_run: Run) -> None:
+    grant = admin_pb2.GrantView(grant_id="g2", node="c1", state="training", slurm_job_id=9)
+    admin.aggregation = admin_pb2.JobAggregation(satellites=1, grants=[grant])
+    assert "satellites c1" in flexo_run("jobs")[1]
+    (told,) = json.loads(flexo_run("jobs", "--json")[1])["jobs"][0]["aggregation"]["grants"]
+    assert (told["node"], told["state"], told["workers"], told["slurm_job_id"]) == ("c1", "training", 0, 9)
 
 
 def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin, flexo_run: Run) -> None:

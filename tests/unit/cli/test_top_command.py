@@ -121,6 +121,24 @@ def test_pool_aggregators_are_listed_the_busiest_first_with_their_jobs_and_what_
         assert re.search(rf"^ *{number} +ada .* training +{whose} +all idle", text, re.MULTILINE)
 
 
+def test_the_nodes_of_aggregators_in_satellites_are_named_and_not_too_many_of_them(flexod):
+    def on(*places: tuple[str, str]) -> pb.JobAggregation:
+        grants = [pb.GrantView(node=node, state=state) for node, state in places]
+        return pb.JobAggregation(satellites=sum(each.state == "training" for each in grants), grants=grants)
+
+    both = on(("c2", "leaving"), ("c1", "training"), ("c1", "training"))
+    flexod.jobs.append(job(7, aggregation=both))
+    flexod.jobs.append(job(8, aggregation=on(("c1", "pending"))))
+    flexod.jobs.append(job(9, aggregation=on(*((f"c{number}", "training") for number in range(5)))))
+    text = shown(flexod, 150, 40)
+    for number, where in (
+        (7, "satellites c1 c2 (leaving)"),
+        (8, "own, c1 (pending)"),
+        (9, "satellites c0 c1 c2 +2"),
+    ):
+        assert re.search(rf"^ *{number} +ada .* training +{re.escape(where)} +all idle", text, re.MULTILINE)
+
+
 def test_without_a_pool_nothing_is_said_of_aggregators(flexod):
     text = shown(flexod, 150, 40)
     assert "ggregator" not in text.replace("AGGREGATOR", "Aggregator")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +31,8 @@ from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob,
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore, Found
 from flexo.events import KINDS, Event
-from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.aggregation import AggregationUse
+from flexo.model.elastic import AggregatorGrants, ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
 from flexo.model.plans import Note
@@ -124,6 +126,10 @@ class Answers:
         job = ElasticJob(
             JobKey(7, 1), "ann", Range(2, 8), Resources(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
         )
+        sums = Grant("a1", JobKey(7, 1), "c1", 0, "flex", 9.0, SatelliteState.TRAINING, 9)
+        waits = Grant("a2", JobKey(7, 1), "c2", 0, "flex", 9.0)
+        use = AggregationUse(False, 0, 0.0, 1, 1, 0, 1, satellites=2)
+        job = replace(job, aggregation=use, aggregators=AggregatorGrants((sums, waits)))
         left = TimeLeft(60.0, Source.PROGRESS)
         return (JobView(job, Principal(str(OWNER)), True, 99, (POINT,), 64, 0.5, left),)
 
@@ -235,6 +241,14 @@ def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
     assert (job.scaling[0].workers, job.scaling[0].samples_per_s, job.batch) == (2, 90.0, 64)
     assert (job.progress, job.left_s, job.left_by) == (0.5, 60.0, "progress")
     assert list(job.reasons) == ["it rests", "n3 is kept"]
+
+
+def test_jobs_carry_the_grants_of_their_aggregators_apart(client: Client) -> None:
+    (job,) = client.call("ListJobs", pb.ListJobsRequest()).jobs
+    assert [grant.node for grant in job.grants] == ["n2"]
+    told = [(grant.node, grant.workers, grant.state) for grant in job.aggregation.grants]
+    assert told == [("c1", 0, "training"), ("c2", 0, "granted")]
+    assert job.aggregation.satellites == 1
 
 
 def test_anybody_may_read_the_nodes_and_the_order_of_pending_jobs(client: Client) -> None:
