@@ -57,6 +57,36 @@ def test_the_cpus_of_idle_gpus_are_left_alone() -> None:
     assert "no node of partition flex" in sentence(idle, 1)
 
 
+def test_a_cpu_goes_back_when_gpus_become_idle_whose_cpus_the_node_has_not_any_more() -> None:
+    busy = node("t2", used=4, cpus_allocated=6)  # two of its CPUs run Aggregators
+    assert plan([node("t1", used=4), busy], asking(2, "t2", "t2")).actions == ()
+    idle = node("t2", used=3, cpus_allocated=7)
+    assert shrunk(plan([node("t1", used=4), idle], asking(2, "t2", "t2"))) == ["a1"], "the newest one"
+    told = plan([node("t1", used=4), idle, cpus("c1")], asking(2, "t2", "t2"))
+    assert (shrunk(told), grown(told)) == (["a1"], [(1, "c1", 0)])
+
+
+def test_a_cpu_that_is_on_its_way_back_is_counted_and_no_second_one_taken() -> None:
+    idle = node("t2", used=3, cpus_allocated=7)
+    job = asking(2, "t2", "t2")
+    leaving = replace(job.aggregators.grants[1], state=SatelliteState.LEAVING)
+    job = replace(job, aggregators=AggregatorGrants((job.aggregators.grants[0], leaving)))
+    assert shrunk(plan([node("t1", used=4), idle], job)) == []
+
+
+def test_an_aggregator_is_in_nobodys_way_and_moves_off_a_node_onto_which_its_job_grows() -> None:
+    nodes = [node("t1", used=4), node("t2", used=3, cpus=80, cpus_allocated=4)]
+    growing = Plan((Grow(asking(1).key, "t2", 1, "flex", "more"),))
+    stays = plan(nodes, asking(1, "t2"), before=growing)
+    assert (shrunk(stays), grown(stays)) == ([], [(1, "t2", 1)]), "its CPU is its own"
+    moves = plan([*nodes, cpus("c1")], asking(1, "t2"), before=growing)
+    assert (shrunk(moves), grown(moves)) == (["a0"], [(1, "c1", 0), (1, "t2", 1)])
+    later = granted(asking(2, "t2", "t2"), "t2", 1)
+    assert shrunk(plan([*nodes, cpus("c1")], later)) == ["a0"], "one after the other"
+    just_changed = replace(later, aggregators=replace(later.aggregators, last_change_at=NOW - 9))
+    assert plan([*nodes, cpus("c1")], just_changed).actions == ()
+
+
 def test_a_cluster_that_allocates_cores_gives_all_their_threads() -> None:
     nodes = [cpus("c1", 3, threads_per_core=2)]
     assert grown(plan(nodes, asking(2))) == [(1, "c1", 0)]
