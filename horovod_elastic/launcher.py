@@ -95,13 +95,15 @@ Options for all scripts:
                         library need not be there; no Adasum, and only PyTorch. horovod: Horovod's library.
                         service: as torch, but a process on each node sums gradients (Aggregator), and a
                         worker that dies costs no mini-batch
-    --aggregators=own|satellites|pool
+    --aggregators=own|satellites|pool|auto
                         with --core=service: whose Aggregators sum gradients ($FLEXO_AGGREGATORS says it too).
                         own, the default: a process beside the workers of each node. satellites: processes in
                         satellites of the job that have one CPU and no GPU (on Slurm). pool: processes that
-                        flexod assigns and that several jobs share. Without flexod or room there, the own ones
+                        flexod assigns and that several jobs share. Without flexod or room there, the own
+                        ones. auto: the own ones; if these seem to hold the job up, satellites, or else the
+                        pool, as long as iterations are shorter there
     --aggregator-cores=N
-                        with --aggregators=satellites: the number of these satellites. With
+                        with --aggregators=satellites or auto: the number of these satellites. With
                         --aggregators=pool: the CPU cores that the job would reserve for its own Aggregators.
                         It gets about as many of the pool. Without it, one for each node of the job
 Options for scripts of torch.distributed:
@@ -325,12 +327,17 @@ def keep_agents(platform: Platform, plan: JobPlan, command: list[str]) -> int:
 
 def _check_satellites(control: JobControl, plan: JobPlan) -> None:
     """Check whether Aggregators can be in satellites, if the user has asked for that. Raises ValueError."""
+    if choice.leaves_choice() and not plan.daemon:
+        say(
+            f"--aggregators={choice.AUTO}: nobody chooses, because this job was not submitted with --elastic,"
+            " or no flexod is configured. The Aggregators of its nodes sum"
+        )
     if not choice.wants_satellites():
         return
     if not isinstance(control, AggregatorSatellites):
         raise ValueError(
             f"--aggregators={choice.SATELLITES}: {control.name} has no satellites with CPUs only. Allowed"
-            f" there is {choice.OWN} or {choice.POOL}"
+            f" there is {choice.OWN}, {choice.POOL} or {choice.AUTO}"
         )
     if not plan.daemon:
         say(

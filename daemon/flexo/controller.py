@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from flexo.aggregation.auto_placement import AutoPlacement
 from flexo.clusters.base import (
     Allocates,
     Cluster,
@@ -144,7 +145,8 @@ class Controller:
         self._leaders = leaders
         self._event_store = event_store
         self._clock = clock
-        self._clock_watch = ClockWatch(clock, steady or clock)
+        self._steady = steady or clock
+        self._clock_watch = ClockWatch(clock, self._steady)
         self._watch = Unwatched() if watch is None else watch
         self._new_grant_id = new_grant_id
         self._beside = InlineExecutor() if beside is None else beside
@@ -158,6 +160,7 @@ class Controller:
         self._training_jobs = TrainingJobs()
         self._signer = GrantSigner.of_this_process() if signer is None else signer
         self._grant_ledger = GrantLedger(self._signer, event_store.grants(), now)
+        self._aggregation = aggregation
         self._begin(settings)
         self._loans = (
             None
@@ -172,7 +175,6 @@ class Controller:
                 self._watch,
             )
         )
-        self._aggregation = aggregation
         self._dry_decided: frozenset[Action] = frozenset()
         self._decided_at = 0.0
         self._again_at: float | None = None
@@ -205,6 +207,9 @@ class Controller:
         self._grant_ledger = GrantLedger(self._signer, self._grant_ledger.issued, self._clock())
         self._startup_barrier = StartupBarrier()
         self._starvation_guard = StarvationGuard()
+        self._auto_placement = AutoPlacement(
+            settings.aggregation.rest_s, has_pool=self._aggregation is not None
+        )
         self._residency = ResidencyEstimator()
         self._seen_speeds = SeenSpeeds()
         self._poll_interval = PollInterval(controller)
@@ -536,8 +541,12 @@ class Controller:
         The steps that keep running jobs alive come before the steps that may fail, so that an error of a
         policy does not end the extension of time limits.
         """
+        acts = not self._settings.controller.dry_run
         # reports before the poll: a satellite that is reported and not shown by the poll has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
+        if acts:
+            reports, placed = self._auto_placement.resolve(reports.values(), self._steady())
+            self._record(tuple(events.of_placements(placed, self._clock())))
         self._take_failures()
         self._take_given_up()
         state = self._cluster.observe()
@@ -547,7 +556,6 @@ class Controller:
         start_within_s = self._start_within_s(traits)
         reconciled = self._join(state, reports, start_within_s)
         state = without_tags(state, reconciled.unknown)
-        acts = not self._settings.controller.dry_run
         self._record(reconciled.events)
         if acts:
             self._record(tuple(self._time_limits.extend(state, reconciled.jobs, reports)))

@@ -40,7 +40,7 @@ KINDS: Final = {
     "repair": "what was remembered of loans was not so",
     "demand": "what inference needs, and who says so, has changed",
     "aggregator": "a pool Aggregator has come, or is gone",
-    "assign": "other Aggregators sum a job's gradients from now on, and why",
+    "assign": "other Aggregators sum, or are to sum, a job's gradients from now on, and why",
     "revert": "a job goes back to its former Aggregators or its own, because a job lost too much",
     "allocate": "a job is started, resized or preempted, in a simulation",
     "drop": "a job is refused, in a simulation",

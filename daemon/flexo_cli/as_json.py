@@ -67,6 +67,7 @@ def _grant_as_json(grant: admin_pb2.GrantView) -> dict[str, Json]:
 
 def _aggregation_as_json(use: admin_pb2.JobAggregation) -> dict[str, Json]:
     return {
+        "auto": use.auto,
         "wants_pool": use.wants_pool,
         "satellites": use.satellites,
         "grants": [_grant_as_json(grant) for grant in use.grants],

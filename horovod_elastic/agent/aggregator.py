@@ -62,7 +62,7 @@ class LocalAggregator:
             AssignedAggregator(each.host, each.port, each.token, each.share) for each in told.aggregators
         ]
         try:
-            control.assign(self._supervisor.folder, told.version, assigned)
+            control.assign(self._supervisor.folder, told.version, assigned, in_satellites=told.in_satellites)
         except OSError as error:
             say(f"this node's Aggregator keeps its assignment, because its folder cannot be written: {error}")
             return
@@ -71,9 +71,11 @@ class LocalAggregator:
     def usage(self) -> pb.AggregatorUsage | None:
         """What the Aggregator does, for the leader; None: nothing yet, or nobody asks."""
         used = control.usage(self._supervisor.folder) if self._takes_assignments else None
-        if used is None or min(used.bytes, used.rounds, used.version) < 0:
+        if used is None or min(used.bytes, used.rounds, used.version, used.cpu_s) < 0:
             return None
-        return pb.AggregatorUsage(bytes=used.bytes, rounds=used.rounds, version=used.version)
+        return pb.AggregatorUsage(
+            bytes=used.bytes, rounds=used.rounds, version=used.version, cpu_s=used.cpu_s
+        )
 
     def place(self) -> pb.AggregatorPlace | None:
         """Where it serves other nodes, for the leader; None: nowhere yet, or it serves workers here."""
@@ -102,4 +104,6 @@ def _known(folder: Path) -> jobs_pb2.Aggregators:
         jobs_pb2.AssignedAggregator(host=each.host, port=each.port, token=each.token, share=each.share)
         for each in known.assigned
     ]
-    return jobs_pb2.Aggregators(version=known.version, aggregators=assigned)
+    return jobs_pb2.Aggregators(
+        version=known.version, aggregators=assigned, in_satellites=known.in_satellites
+    )

@@ -1,7 +1,7 @@
 """How a node's agent steers the sums of its job, and learns what they are: two files beside the Aggregator's.
 
-An assignment names the Aggregators of a pool that sum the job's parts, in place of the nodes' own. The next
-generation uses it. Without any, the nodes' own do.
+An assignment names the Aggregators of a pool, or in the job's satellites, that sum the job's parts, in place
+of the nodes' own. The next generation uses it. Without any, the nodes' own do.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Assignment:
 
     version: int = 0
     assigned: tuple[AssignedAggregator, ...] = ()
+    in_satellites: bool = False
+    """Whether they are in the job's own satellites instead of a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,16 @@ class AggregatorUsage:
     """How often the key was summed in this generation that makes up most of its sums."""
     version: int
     """The version of the assignment in use; 0: none."""
+    cpu_s: float = 0.0
+    """CPU seconds of the Aggregator's process since it was started."""
 
 
-def assign(folder: Path, version: int, assigned: Sequence[AssignedAggregator]) -> None:
+def assign(
+    folder: Path, version: int, assigned: Sequence[AssignedAggregator], *, in_satellites: bool = False
+) -> None:
     """Have the next generation use this assignment. Raises OSError."""
-    write_file(folder / _ASSIGNMENT, assignment_to_text(Assignment(version, tuple(assigned))))
+    made = Assignment(version, tuple(assigned), in_satellites)
+    write_file(folder / _ASSIGNMENT, assignment_to_text(made))
 
 
 def assignment(folder: Path) -> Assignment:
@@ -63,16 +70,17 @@ def assignment(folder: Path) -> Assignment:
 def assignment_to_text(made: Assignment) -> str:
     """The assignment as text."""
     assigned = [[each.host, each.port, each.token, each.share] for each in made.assigned]
-    return json.dumps([made.version, assigned])
+    return json.dumps([made.version, assigned, made.in_satellites])
 
 
 def assignment_from_text(text: str) -> Assignment:
     """The assignment in `text`. Raises ValueError."""
     try:
-        version, assigned = json.loads(text)
+        version, assigned, in_satellites = json.loads(text)
         made = Assignment(
             int(version),
             tuple(AssignedAggregator(str(h), int(p), str(t), int(s)) for h, p, t, s in assigned),
+            bool(in_satellites),
         )
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"an assignment that cannot be read: {error}") from error
@@ -83,13 +91,13 @@ def assignment_from_text(text: str) -> Assignment:
 
 def tell_usage(folder: Path, used: AggregatorUsage) -> None:
     """Tell the agent what the Aggregator in `folder` does. Raises OSError."""
-    write_file(folder / _USAGE, json.dumps([used.bytes, used.rounds, used.version]))
+    write_file(folder / _USAGE, json.dumps([used.bytes, used.rounds, used.version, used.cpu_s]))
 
 
 def usage(folder: Path) -> AggregatorUsage | None:
     """What the Aggregator in `folder` does; None if it has not told."""
     try:
-        size, rounds, version = json.loads((folder / _USAGE).read_text())
-        return AggregatorUsage(int(size), int(rounds), int(version))
+        size, rounds, version, cpu_s = json.loads((folder / _USAGE).read_text())
+        return AggregatorUsage(int(size), int(rounds), int(version), float(cpu_s))
     except (OSError, ValueError, TypeError):
         return None

@@ -13,9 +13,9 @@ TORCH, HOROVOD, SERVICE = CORES = ("torch", "horovod", "service")
 """SERVICE is the torch core with sums by Aggregators (horovod_elastic/aggregation) instead of all-reduces."""
 DEFAULT_CORE = TORCH
 VARIABLE = "FLEXO_CORE"
-OWN, SATELLITES, POOL = AGGREGATORS = ("own", "satellites", "pool")
+OWN, SATELLITES, POOL, AUTO = AGGREGATORS = ("own", "satellites", "pool", "auto")
 """Whose Aggregators sum: those beside the job's workers, those in satellites of the job that have CPUs only,
-or a pool's, which several jobs share."""
+or a pool's, which several jobs share. AUTO: flexod chooses among them, in this order."""
 AGGREGATORS_VARIABLE = "FLEXO_AGGREGATORS"
 CORES_VARIABLE = "FLEXO_AGGREGATOR_CORES"
 _MOST_AGGREGATOR_CORES = 10_000
@@ -55,10 +55,18 @@ def wants_satellites(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get(AGGREGATORS_VARIABLE) == SATELLITES
 
 
+def leaves_choice(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user leaves it to flexod whose Aggregators sum. Raises ValueError as `check_aggregators`
+    does."""
+    check_aggregators(environment)
+    return environment.get(AGGREGATORS_VARIABLE) == AUTO
+
+
 def wants_assignment(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the user has asked for Aggregators elsewhere than on the workers' nodes. Raises ValueError as
+    """Whether Aggregators elsewhere than on the workers' nodes may sum. Raises ValueError as
     `check_aggregators` does."""
-    return wants_pool(environment) or wants_satellites(environment)
+    check_aggregators(environment)
+    return (environment.get(AGGREGATORS_VARIABLE) or OWN) != OWN
 
 
 def aggregator_cores(environment: Mapping[str, str] = os.environ) -> int:

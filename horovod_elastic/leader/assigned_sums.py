@@ -27,6 +27,8 @@ ITERATIONS = 40
 """The number of latest iterations that a time is from."""
 PAUSE = 3
 """So many times longer than usual is a pause."""
+BUSY_SAMPLES = 20
+"""The number of latest CPU times that an Aggregator's use of its core is from."""
 _LEAST_SAMPLES, _MOST_SAMPLES = 6, 64
 _MOST_KEPT = 8
 
@@ -81,6 +83,27 @@ class IterationTime:
         return statistics.median(slopes)
 
 
+class BusyTime:
+    """How much of a CPU core an Aggregator uses, from CPU times that come every second."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=BUSY_SAMPLES)
+
+    def note(self, now: float, cpu_s: float) -> None:
+        """Note the CPU seconds of its process until `now`. Fewer than before are of another process."""
+        if self._samples and cpu_s < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now, cpu_s))
+
+    @property
+    def cores(self) -> float:
+        """The CPU cores that it uses; 0: not known yet."""
+        if len(self._samples) < _LEAST_SAMPLES:
+            return 0.0
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+
+
 class AssignedSums:
     """See the module."""
 
@@ -89,8 +112,9 @@ class AssignedSums:
         self.wanted = choice.wants_assignment(environment)
         """Whether the user has asked for Aggregators elsewhere than on the workers' nodes."""
         self._sums = choice.sums_by_service(environment)
-        self.of_pool = choice.wants_pool(environment)
-        """Whether they are a pool's."""
+        self._is_auto = choice.leaves_choice(environment)
+        self.of_pool = self._is_auto or choice.wants_pool(environment)
+        """Whether they are a pool's, or may be."""
         self.reserves = choice.aggregator_cores(environment)
         """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
         self.assignment = jobs_pb2.Aggregators()
@@ -102,6 +126,8 @@ class AssignedSums:
         self._inherited_at = 0.0
         self._usages: dict[str, tuple[float, workers_pb2.AggregatorUsage]] = {}
         """By agent: the time of its last word, and the word."""
+        self._busy: dict[str, BusyTime] = {}
+        """By agent."""
         self._in_use: tuple[int, int] = (0, 0)
         """Version and generation that the measurements are of."""
         self._clock = ""
@@ -169,6 +195,7 @@ class AssignedSums:
         if not self.wanted:
             return
         self._usages[agent] = now, usage
+        self._busy.setdefault(agent, BusyTime()).note(now, usage.cpu_s)
         fresh = self._fresh(now)
         version = min(each.version for each in fresh.values())
         if (version, generation) != self._in_use or self._clock not in fresh:
@@ -190,7 +217,7 @@ class AssignedSums:
     def report(self, nodes: int, satellites: int, now: float) -> jobs_pb2.AggregationUse | None:
         """The use, for flexod; None if no Aggregator sums. Only assigned Aggregators are measured.
 
-        `nodes`: with workers. `satellites`: Aggregators in satellites that the job wants.
+        `nodes`: with workers. `satellites`: Aggregators in satellites that the job wants, or may have.
         """
         if not self._sums:
             return None
@@ -199,8 +226,11 @@ class AssignedSums:
         fresh = self._fresh(now)
         version, _ = self._in_use
         return jobs_pb2.AggregationUse(
-            wants_pool=self.of_pool,
-            satellites=satellites,
+            wants_pool=self.of_pool and not self._is_auto,
+            satellites=0 if self._is_auto else satellites,
+            auto=self._is_auto,
+            most_satellites=satellites if self._is_auto else 0,
+            busy=max((self._busy[name].cores for name in fresh), default=0.0),
             bytes=max((each.bytes for each in fresh.values()), default=0),
             iteration_s=self._time.median_s,
             nodes=nodes,

@@ -42,7 +42,12 @@ from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.satellite_sums import SatelliteSums
 from horovod_elastic.leader.succession import LeaseHandle, Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
-from horovod_elastic.platforms.base import ENDS_WITHIN_S, JobControl, agent_name
+from horovod_elastic.platforms.base import (
+    ENDS_WITHIN_S,
+    AggregatorSatellites,
+    JobControl,
+    agent_name,
+)
 from horovod_elastic.trace import VARIABLE as TRACE
 from horovod_elastic.trace import Trace, say, say_error
 
@@ -117,7 +122,7 @@ class Leader:
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks(of_base=plan.base.opportunistic)
         self._sums = AssignedSums(self._agents)
-        self._satellite_sums = SatelliteSums(plan.base)
+        self._satellite_sums = SatelliteSums(plan.base, possible=isinstance(cluster, AggregatorSatellites))
         self._knows_sums = not inherited
         """Whether the agents of all satellites have attached that an earlier leader may have assigned."""
         self._accounting = Accounting(since)
@@ -544,7 +549,7 @@ class Leader:
 
     def _on_aggregators(self, told: jobs_pb2.Aggregators) -> None:
         """Have Aggregators of a pool sum, as flexod says."""
-        if self._outcome is None and self._sums.of_pool:
+        if self._outcome is None and self._sums.of_pool and not self._satellite_sums.serves_any:
             self._assign_sums(told)
 
     def _assign_sums(self, told: jobs_pb2.Aggregators) -> None:

@@ -20,7 +20,8 @@ from horovod_elastic.leader.succession import LeaseHandle
 from horovod_elastic.release import release
 
 POOLED_INTERVAL_S = 1.0
-"""Interval of reports of a job that uses pool Aggregators: flexod has to notice soon what sharing costs."""
+"""Interval of reports of a job that uses pool Aggregators, or may: flexod has to notice soon what they
+cost."""
 ATTACH_TO_FLEXOD_BOUND_S = 10.0
 """Longest time that a new leader collects knowledge before it reports to flexod."""
 
@@ -152,6 +153,7 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     if copy.HasField("aggregation"):
         copy.aggregation.iterations = 0
         copy.aggregation.iteration_s = 0.0
+        copy.aggregation.busy = 0.0
     for use in copy.gpu_uses:  # its figures waver, and who is there counts
         use.utilization = use.slowdown = use.opportunistic_share = 0.0
         use.peak_mib = 0

@@ -1,4 +1,4 @@
-"""The Aggregators in a job's own satellites (`--aggregators=satellites`), and which of them sum for it.
+"""The Aggregators in a job's own satellites (`--aggregators=satellites`, or `auto`), and which of them sum.
 
 Such a satellite has CPUs only. Its agent starts an Aggregator instead of workers, and tells the leader where
 that serves. The leader assigns all that serve and may stay. One that has to go stays until the sums are made
@@ -42,9 +42,14 @@ class _Leaving:
 class SatelliteSums:
     """See the module."""
 
-    def __init__(self, base: BaseJob, environment: Mapping[str, str] = os.environ) -> None:
-        self.wanted = _wanted(base, environment) if choice.wants_satellites(environment) else 0
-        """The Aggregators that the job asks for; 0: the user has not asked for satellites."""
+    def __init__(
+        self, base: BaseJob, environment: Mapping[str, str] = os.environ, *, possible: bool = True
+    ) -> None:
+        """`possible`: whether the cluster has satellites with CPUs only."""
+        self._is_auto = choice.leaves_choice(environment)
+        may_be = choice.wants_satellites(environment) or (self._is_auto and possible)
+        self.wanted = _wanted(base, environment) if may_be else 0
+        """The Aggregators that the job asks for, or may have if flexod chooses so; 0: none."""
         self._serving: dict[str, _Aggregator] = {}
         """By agent."""
         self._agents: set[str] = set()
@@ -85,9 +90,9 @@ class SatelliteSums:
 
         One that is gone or has to go is replaced at once. For a new one, others are waited for.
         """
-        if not self.wanted:
-            return None
-        staying = {agent: each for agent, each in self._serving.items() if agent not in self._leaving}
+        staying = self._staying
+        if not self.wanted or (self._is_auto and not staying and not present.in_satellites):
+            return None  # the present one may be of a pool
         places = sorted((each.place.host, each.place.port, each.place.token) for each in staying.values())
         before = [(each.host, each.port, each.token) for each in present.aggregators]
         if places == before and not any(each.moved for each in staying.values()):
@@ -101,7 +106,18 @@ class SatelliteSums:
             jobs_pb2.AssignedAggregator(host=host, port=port, token=token, share=1)
             for host, port, token in places
         ]
-        return jobs_pb2.Aggregators(version=present.version + 1, aggregators=assigned)
+        return jobs_pb2.Aggregators(
+            version=present.version + 1, aggregators=assigned, in_satellites=bool(assigned)
+        )
+
+    @property
+    def serves_any(self) -> bool:
+        """Whether an Aggregator in a satellite serves that may stay."""
+        return bool(self._staying)
+
+    @property
+    def _staying(self) -> dict[str, _Aggregator]:
+        return {agent: each for agent, each in self._serving.items() if agent not in self._leaving}
 
     def is_assigned(self, agent: str, present: jobs_pb2.Aggregators) -> bool:
         """Whether the Aggregator of this agent is among those of `present`."""

@@ -133,6 +133,27 @@ def test_why_names_the_aggregators_and_what_sharing_costs(world):
     assert "costs it 4.8% of its speed" in said
 
 
+def test_a_job_that_leaves_the_choice_gets_the_pool_where_no_satellite_can_be(world):
+    world.pool.add("c1", b"1" * 32)
+    leader = world.pooled_job()
+    own = replace(leader.says["aggregation"], wants_pool=False, nodes=2, auto=True, busy=0.3, iterations=100)
+    leader.says["aggregation"] = own
+    world.train(6)
+    leader.says["aggregation"] = replace(leader.says["aggregation"], iteration_s=0.15)
+    world.train(100)
+    assert world.assigned[JobKey(1)].offers
+    said = " ".join(world.controller.explain(1))
+    assert "pool Aggregators sum its gradients" in said
+    assert "flexod has chosen the pool for it (--aggregators=auto)" in said
+    slower = replace(leader.says["aggregation"], iteration_s=0.25, iterations=1000)
+    leader.says["aggregation"] = slower
+    world.train(20)
+    assert not world.assigned[JobKey(1)].offers
+    assert "own nodes sum its gradients (--aggregators=auto): an iteration takes" in " ".join(
+        world.controller.explain(1)
+    )
+
+
 def test_why_names_the_job_and_the_node_of_an_aggregator_only_if_the_queue_confirms_them(world):
     """Who starts an Aggregator writes the number; the queue says whose job it is."""
     known = world.pool.add("c1", b"1" * 32)

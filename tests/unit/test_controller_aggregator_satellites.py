@@ -9,9 +9,10 @@ from controller_world import BOB, KEY, FakeLeader, World
 from flat_records import change_job
 
 from flexo.issued_grants import IssuedGrant
-from flexo.model.aggregation import AggregationUse
+from flexo.model.aggregation import AggregationUse, UsedAggregator
 from flexo.model.elastic import FailureReason
 from flexo.model.queue import JobState
+from flexo.service.admin_service import _jobs
 from flexo_protos.resources import Resources
 
 
@@ -62,6 +63,29 @@ def test_why_says_who_sums_before_a_satellite_is_there_and_for_jobs_that_ask_for
     leader.says["aggregation"] = None
     world.go(4)
     assert "Aggregators" not in why(world)
+
+
+def test_a_job_that_leaves_the_choice_gets_satellites_once_its_own_aggregators_are_busy(world):
+    leader = world.asking(0)
+    leader.shape = Resources(1, 2)
+    use = AggregationUse(False, 100, 0.2, 2, 0, 1000, 1, auto=True, most_satellites=1, busy=0.05)
+    leader.says["aggregation"] = use
+    world.go(8)
+    assert world.cluster.satellites() == []
+    assert "own nodes sum its gradients (--aggregators=auto): they use 5% of a core" in why(world)
+    leader.says["aggregation"] = replace(use, busy=0.3)
+    world.go(8)
+    assert world.cluster.satellites() == [("t2", 0)]
+    assert "satellites: its own Aggregators use 30% of a core" in world.last("assign")
+    assert "t2 (sums); its own Aggregators use 30% of a core" in why(world)
+    (told,) = _jobs(world.controller.view()).jobs
+    assert (told.aggregation.auto, told.aggregation.satellites) == (True, 1)
+    slower = replace(use, used=(UsedAggregator("t2:7000", 1),), version=1, iteration_s=0.3)
+    leader.says["aggregation"] = slower
+    world.go(8)
+    assert world.cluster.satellites() == []
+    assert "0.3 s there, and 0.2 s on its own nodes" in world.last("assign")
+    assert "it rests for 1800 s" in why(world)
 
 
 def test_its_time_limit_is_extended_while_the_grant_stands(world):

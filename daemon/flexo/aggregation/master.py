@@ -212,7 +212,9 @@ class PoolMaster:
         resized = all(shape) and shape != job.shape and not is_greedy
         job.shape = shape if all(shape) else job.shape
         job.client, job.attached = client, True
-        if client.use.version > job.version:  # another flexod has assigned it meanwhile
+        if (
+            client.use.version > job.version and client.use.wants_pool
+        ):  # another flexod has assigned it meanwhile
             job.version = client.use.version + 1
         if not resized:
             return
@@ -405,6 +407,7 @@ class PoolMaster:
         since_s = now - job.assigned_at
         if not job.use.wants_pool:
             self._to_own(job, "it asks for its own Aggregators")
+            self._forget_if_gone(job)
         elif job.stage is not Stage.WAITING and not job.current and since_s > TAKEN_OVER_WITHIN_S:
             within = f"within {TAKEN_OVER_WITHIN_S:.0f} s"
             self._revert(job, f"it has not taken its pool Aggregators over {within}", now)
@@ -419,6 +422,15 @@ class PoolMaster:
             self._profile(job)
         elif since_s > PROFILED_WITHIN_S:
             self._revert(job, f"it was not profiled within {PROFILED_WITHIN_S:.0f} s", now)
+
+    def _forget_if_gone(self, job: PooledJob) -> None:
+        """Forget a job that asks for no pool, once it uses its own Aggregators.
+
+        Its leader may assign others from then on, in its satellites, and counts the versions on.
+        """
+        is_at_home = job.current and not job.use.used
+        if is_at_home or job.use.version > job.version:
+            del self._state.jobs[job.key]
 
     def _profile(self, job: PooledJob) -> None:
         """Give a job temporary Aggregators; if none is or becomes idle, take an estimate for its profile."""

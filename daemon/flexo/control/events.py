@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from flexo.aggregation.auto_placement import Replaced
 from flexo.clusters.base import ClusterState
 from flexo.events import Event
 from flexo.grants import ReconciledState
+from flexo.model.aggregation import Summing
 from flexo.model.plans import Action, Allocate, Grow, Plan
 from flexo.model.queue import JobState
 from flexo.model.training import TrainingJob
@@ -16,6 +18,11 @@ from flexo.words import held_by, workers
 from flexo_protos.resources import as_number
 
 _FACTS_OF_PENDING: Final = 50
+_WHOSE: Final = {
+    Summing.OWN: "the Aggregators of its own nodes",
+    Summing.SATELLITES: "Aggregators in its own satellites",
+    Summing.POOL: "pool Aggregators",
+}
 
 
 def of_allocations(plan: Plan, state: ClusterState, verb: str) -> Iterable[Event]:
@@ -50,6 +57,13 @@ def of_action(action: Action, reconciled: ReconciledState, now: float, would: st
     )
     text = f"{would}give back {held_by(grant.workers)} on {grant.node}: {action.why}"
     return Event(now, "shrink", action.job, text)
+
+
+def of_placements(changes: Iterable[Replaced], now: float) -> Iterable[Event]:
+    """Events for jobs that leave it to flexod whose Aggregators sum their gradients."""
+    for change in changes:
+        whose = _WHOSE[change.summing]
+        yield Event(now, "assign", change.job, f"its gradients are to be summed by {whose}: {change.why}")
 
 
 def facts(state: ClusterState, reconciled: ReconciledState) -> str:

@@ -96,21 +96,27 @@ def _shared(pair: Pair, key: JobKey) -> str:
 
 def _aggregation(job: ElasticJob, view: View) -> list[str]:
     """Sentences on who sums the job's gradients, and why."""
-    if (pooled := view.pooled(job.key)) is not None:
-        return _pooled(pooled, view)
-    use = job.aggregation
+    use, pooled = job.aggregation, view.pooled(job.key)
+    placement = use.placement if use is not None else None
+    if pooled is not None:
+        chosen = (
+            [f"flexod has chosen the pool for it (--aggregators=auto): {placement.why}"] if placement else []
+        )
+        return [*_pooled(pooled, view), *chosen]
     if use is None:
         return []
     own = "the Aggregators of its own nodes sum its gradients"
     if use.wants_pool:
         return [f"{own}: it asks for a pool, and flexod has none ([aggregation] enabled)"]
     if not use.satellites:
-        return [f"{own} (--aggregators=own)"]
+        why = f"auto): {placement.why}" if placement else "own)"
+        return [f"{own} (--aggregators={why}"]
     grants = job.aggregators.grants
     sums = any(grant.state is SatelliteState.TRAINING for grant in grants)
     who = "Aggregators in its own satellites sum its gradients" if sums else f"{own} for now"
     where = ", ".join(sorted(map(_where_it_sums, grants))) or "none"
-    return [f"{who} (--aggregators=satellites): it asks for {use.satellites}, and has {where}"]
+    option, why = ("auto", f"; {placement.why}") if placement else ("satellites", "")
+    return [f"{who} (--aggregators={option}): it asks for {use.satellites}, and has {where}{why}"]
 
 
 def _where_it_sums(grant: Grant) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from flexo.model.queue import JobKey, Principal
@@ -14,6 +15,24 @@ class UsedAggregator:
     name: str
     """host:port."""
     share: int
+
+
+class Summing(enum.StrEnum):
+    """Whose Aggregators are to sum a job's gradients; the words of `--aggregators`."""
+
+    OWN = "own"
+    """Those beside its workers."""
+    SATELLITES = "satellites"
+    """Those in its own satellites."""
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """flexod's choice for a job that leaves it to flexod whose Aggregators sum (`--aggregators=auto`)."""
+
+    summing: Summing
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,14 @@ class AggregationUse:
     """The Aggregators of the assignment in use; none: those of the job's own nodes."""
     satellites: int = 0
     """The Aggregators in satellites that the job asks for."""
+    auto: bool = False
+    """Whether the user leaves it to flexod whose Aggregators sum."""
+    most_satellites: int = 0
+    """Of such a job: the Aggregators in satellites that it may have."""
+    busy: float = 0.0
+    """CPU cores that the busiest of its own nodes' Aggregators uses; 0: not known."""
+    placement: Placement | None = None
+    """flexod's choice, which `wants_pool` and `satellites` then follow; None: the user has chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class _Making:
     def _grow(self, job: ElasticJob, name: str) -> None:
         room = self._rooms[name]
         has = "has no GPUs" if not room.node.gpus else "has a CPU that no worker on an idle GPU would need"
-        why = f"its user asks for Aggregators in satellites, it does not train there, and {name} {has}"
+        why = f"it asks for Aggregators in satellites, does not train there, and {name} {has}"
         self.actions.append(Grow(job.key, name, 0, self._partition, why))
         self._left -= 1
         room.take(self._taken(job, room.node))

@@ -558,7 +558,7 @@ def _aggregation(job: ElasticJob, pooled: PooledJobView | None) -> admin_pb2.Job
         grants = job.aggregators.grants
         sums = sum(grant.state is SatelliteState.TRAINING for grant in grants)
         return admin_pb2.JobAggregation(
-            wants_pool=use.wants_pool, satellites=sums, grants=map(_grant, grants)
+            wants_pool=use.wants_pool, satellites=sums, grants=map(_grant, grants), auto=use.auto
         )
     shares = [admin_pb2.JobAggregator(name=each.name, share=each.share) for each in pooled.aggregators]
     return admin_pb2.JobAggregation(
@@ -568,6 +568,7 @@ def _aggregation(job: ElasticJob, pooled: PooledJobView | None) -> admin_pb2.Job
         alone_s=pooled.alone_s,
         now_s=pooled.now_s,
         loss=pooled.loss,
+        auto=use.auto,
     )
 
 

@@ -165,7 +165,7 @@ def leader_report(
     """A report of the leader of `job`, which `owner` has been proven to own. Raises Malformed."""
     most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # per node one leaves, one comes
     aggregation = _aggregation(job, report)
-    most += 2 * aggregation.satellites if aggregation else 0
+    most += 2 * max(aggregation.satellites, aggregation.most_satellites) if aggregation else 0
     if len(report.satellites) > most:
         raise Malformed(
             f"{len(report.satellites)} satellites: at most {most} are allowed to a job of {job.workers}"
@@ -245,6 +245,9 @@ def _aggregation(job: Introduction, report: jobs_pb2.Report) -> AggregationUse |
         reserves=job.reserves or max(1, nodes),
         used=used,
         satellites=at_most("aggregation.satellites", said.satellites, job.workers.max),
+        auto=said.auto,
+        most_satellites=at_most("aggregation.most_satellites", said.most_satellites, job.workers.max),
+        busy=amount("aggregation.busy", said.busy),
     )
 
 

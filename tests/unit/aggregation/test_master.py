@@ -9,7 +9,7 @@ from pool_world import GB, MB, PoolWorld
 
 from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S, TAKEN_OVER_WITHIN_S
 from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
-from flexo.model.aggregation import Eviction, JobSums
+from flexo.model.aggregation import Eviction, JobSums, UsedAggregator
 
 
 def stages(world: PoolWorld) -> dict[int, str]:
@@ -411,6 +411,35 @@ def test_after_a_restart_nobody_comes_to_an_aggregator_whose_job_is_not_known_ye
     world.run(200)
     assert job.used
     assert not late.used
+
+
+def test_a_job_that_asks_for_a_pool_no_more_is_told_so_and_then_forgotten() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    assert job.used
+    job.wants_pool = False
+    world.run(3)
+    assert not job.used
+    assert not world.decided.view.jobs
+    job.version += 1  # its leader assigns Aggregators in satellites
+    job.used = (UsedAggregator("s1:7000", 1),)
+    world.run(5)
+    assert not world.decided.assignments
+    job.wants_pool, job.used, job.version = True, (), job.version + 1
+    world.run(60)
+    assert job.used, "it may come again"
+
+
+def test_a_leader_that_assigns_satellites_before_it_has_left_the_pool_is_told_nothing_more() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    job.wants_pool, job.obeys, job.version = False, False, job.version + 2
+    job.used = (UsedAggregator("s1:7000", 1),)
+    world.run(2)
+    assert not world.decided.assignments
+    assert not world.decided.view.jobs
 
 
 def test_an_assignment_of_another_flexod_is_followed_by_a_later_version() -> None:

@@ -170,7 +170,7 @@ def test_jobs_say_whose_aggregators_sum_only_if_any_do(admin: Admin, flexo_run: 
     head, row = flexo_run("jobs")[1].splitlines()
     assert row[head.index("AGGREGATORS") :].split()[:2] == ["pool", "-5%"]
     assert json.loads(flexo_run("jobs", "--json")[1])["jobs"][0]["aggregation"] == {
-        "wants_pool": True, "satellites": 0, "grants": [], "state": "shares",
+        "auto": False, "wants_pool": True, "satellites": 0, "grants": [], "state": "shares",
         "aggregators": [{"name": "c1:7000", "share": 1}],
         "alone_s": 0.19, "now_s": 0.2, "loss": 0.05,
     }  # fmt: skip

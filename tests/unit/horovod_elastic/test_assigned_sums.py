@@ -15,8 +15,15 @@ from horovod_elastic.aggregation import control
 from horovod_elastic.aggregation.control import AggregatorUsage, AssignedAggregator
 from horovod_elastic.core import choice
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks
-from horovod_elastic.leader.assigned_sums import HEARD_WITHIN_S, RENEWED_AFTER_S, AssignedSums, IterationTime
+from horovod_elastic.leader.assigned_sums import (
+    HEARD_WITHIN_S,
+    RENEWED_AFTER_S,
+    AssignedSums,
+    BusyTime,
+    IterationTime,
+)
 
+AUTO = {choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.AUTO}
 POOL = {choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.POOL}
 
 
@@ -86,6 +93,36 @@ def test_a_job_with_aggregators_in_satellites_reports_how_many_it_wants_and_what
     said = job.sums.report(2, 3, job.now)
     assert said is not None
     assert (said.wants_pool, said.satellites, [each.host for each in said.used]) == (False, 3, ["c1"])
+
+
+def test_a_job_that_leaves_the_choice_to_flexod_asks_for_nothing_and_says_how_busy_its_aggregators_are() -> (
+    None
+):
+    job = Job(AUTO)
+    for second in range(10):
+        job.now += 1
+        for name, cores in (("a", 0.1), ("b", 0.4)):
+            told = workers_pb2.AggregatorUsage(rounds=5 * second, cpu_s=3 + cores * second)
+            job.sums.used(name, told, 1, job.now)
+    said = job.sums.report(2, 3, job.now)
+    assert said is not None
+    assert (said.auto, said.most_satellites, said.satellites, said.wants_pool) == (True, 3, 0, False)
+    assert said.busy == pytest.approx(0.4)
+    assert said.iteration_s == pytest.approx(0.2, rel=0.05)
+    assert job.sums.of_pool
+    assert job.sums.assigned(aggregators(1, "c1"))
+
+
+def test_an_aggregator_that_was_started_again_is_measured_anew() -> None:
+    busy = BusyTime()
+    for second in range(20):
+        busy.note(float(second), 100 + 0.5 * second)
+    assert busy.cores == pytest.approx(0.5)
+    busy.note(20.0, 0.1)
+    assert busy.cores == 0.0
+    for second in range(21, 30):
+        busy.note(float(second), 0.1 * (second - 19))
+    assert busy.cores == pytest.approx(0.1)
 
 
 def test_the_last_assignment_is_in_use_once_all_nodes_say_so() -> None:
@@ -264,12 +301,19 @@ def test_an_agent_hands_an_assignment_to_its_nodes_aggregator(local: LocalAggreg
     assert (known.version, known.assigned) == (4, (AssignedAggregator("c1", 7000, "t", 1),))
     again = LocalAggregator(cast(Any, SimpleNamespace(folder=tmp_path)), "n1")
     assert again.assigned == aggregators(4, "c1"), "an agent that was started again still knows it"
+    told = aggregators(5, "c1")
+    told.in_satellites = True
+    local.assign(told)
+    again = LocalAggregator(cast(Any, SimpleNamespace(folder=tmp_path)), "n1")
+    assert again.assigned == told
 
 
 def test_an_agent_tells_what_its_nodes_aggregator_does(local: LocalAggregator, tmp_path: Path) -> None:
     assert local.usage() is None
-    control.tell_usage(tmp_path, AggregatorUsage(10, 3, 4))
-    assert local.usage() == usage(4, 3, 10)
+    control.tell_usage(tmp_path, AggregatorUsage(10, 3, 4, cpu_s=1.5))
+    told = usage(4, 3, 10)
+    told.cpu_s = 1.5
+    assert local.usage() == told
 
 
 def test_a_folder_that_cannot_be_written_keeps_the_assignment_before(

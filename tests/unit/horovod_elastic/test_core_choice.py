@@ -113,7 +113,12 @@ def test_a_pool_or_satellites_are_asked_for_by_an_option_or_the_environment(
     assert launcher.main(["--core=service", "--aggregators=satellites", "train"]) == 0
     assert choice.wants_satellites()
     assert not choice.wants_pool()
-    assert commands == [["train"]] * 5
+    assert not choice.leaves_choice()
+    assert launcher.main(["--core=service", "--aggregators=auto", "train"]) == 0
+    assert (choice.leaves_choice(), choice.wants_assignment()) == (True, True)
+    assert not choice.wants_satellites()
+    assert not choice.wants_pool()
+    assert commands == [["train"]] * 6
 
 
 @pytest.mark.usefixtures("no_aggregators")

@@ -246,7 +246,7 @@ def test_a_cluster_without_satellites_for_aggregators_says_what_is_allowed(
     base = BaseJob("17", 0, (BaseNode("n1", 1),), Resources(1, 1), 1, 4, "")
     plan = JobPlan(base, Site(), "", "127.0.0.1:9", "run://127.0.0.1:9#r7")
     platform = SimpleNamespace(control=lambda *_: SimpleNamespace(name="YARN"))
-    with pytest.raises(ValueError, match=r"YARN has no satellites with CPUs only.*own or pool"):
+    with pytest.raises(ValueError, match=r"YARN has no satellites with CPUs only.*own, pool or auto"):
         launcher.keep_agents(cast(Platform, platform), plan, [])
 
 

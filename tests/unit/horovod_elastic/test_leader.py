@@ -963,11 +963,13 @@ def test_a_job_that_asks_for_no_pool_reports_nothing_of_aggregators(job: Job) ->
     assert not job.link.heard[-1].report.HasField("aggregation")
 
 
-@pytest.fixture
-def in_satellites(monkeypatch: pytest.MonkeyPatch, lead: Callable[..., Job]) -> Job:
+@pytest.fixture(params=[choice.SATELLITES])
+def in_satellites(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, lead: Callable[..., Job]
+) -> Job:
     """A job that trains on n1, asks for an Aggregator in a satellite, and has the grant g1 for it."""
     monkeypatch.setenv(choice.VARIABLE, choice.SERVICE)
-    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, choice.SATELLITES)
+    monkeypatch.setenv(choice.AGGREGATORS_VARIABLE, request.param)
     monkeypatch.delenv(choice.CORES_VARIABLE, raising=False)
     job = lead(inherited=True)
     job.attach(17, "n1", base=True, workers=[running("w1")])
@@ -1011,6 +1013,21 @@ def test_flexods_own_assignments_are_for_jobs_that_ask_for_a_pool(in_satellites:
     job = in_satellites
     job.do(lambda: job.leader._on_aggregators(jobs_pb2.Aggregators(version=9)))
     assert job.leader._sums.assignment.version == 0
+
+
+@pytest.mark.parametrize("in_satellites", [choice.AUTO], indirect=True)
+def test_a_job_that_leaves_the_choice_takes_flexods_assignments_unless_a_satellite_sums(
+    in_satellites: Job,
+) -> None:
+    job = in_satellites
+    pooled = jobs_pb2.AssignedAggregator(host="p1", port=7000, token="t", share=1)
+    job.do(lambda: job.leader._on_aggregators(jobs_pb2.Aggregators(version=2, aggregators=[pooled])))
+    assert job.leader._sums.assignment.version == 2
+    serving(job)
+    wait_until(lambda: job.leader._sums.assignment.version == 3)
+    assert [each.host for each in job.leader._sums.assignment.aggregators] == ["c1"]
+    job.do(lambda: job.leader._on_aggregators(jobs_pb2.Aggregators(version=9)))
+    assert job.leader._sums.assignment.version == 3
 
 
 def test_an_aggregator_whose_satellite_is_taken_back_goes_after_its_sums_have_moved(

@@ -17,6 +17,9 @@ def place(host: str, starts_again: int = 0) -> workers_pb2.AggregatorPlace:
     return workers_pb2.AggregatorPlace(host=host, port=7000, token=f"of-{host}", starts_again=starts_again)
 
 
+AUTO = {**ASKED, choice.AGGREGATORS_VARIABLE: choice.AUTO}
+
+
 class Job:
     """A job that follows what is decided."""
 
@@ -130,3 +133,35 @@ def test_a_job_that_asks_for_none_assigns_nothing() -> None:
     job.sums = SatelliteSums(BASE, {choice.VARIABLE: choice.SERVICE})
     job.serve("c1")
     assert job.decide(60) is None
+
+
+def test_a_job_that_leaves_the_choice_to_flexod_may_have_as_many_if_its_cluster_has_such_satellites() -> None:
+    assert SatelliteSums(BASE, AUTO).wanted == 2
+    assert SatelliteSums(BASE, AUTO, possible=False).wanted == 0
+
+
+def test_such_a_job_keeps_the_assignment_of_a_pool_until_a_satellite_serves() -> None:
+    job = Job()
+    job.sums = SatelliteSums(BASE, AUTO)
+    pooled = [jobs_pb2.AssignedAggregator(host="p1", port=7000, token="t", share=1)]
+    job.present = jobs_pb2.Aggregators(version=4, aggregators=pooled)
+    assert job.decide(60) is None
+    assert not job.sums.serves_any
+    job.serve("c1")
+    assert job.sums.serves_any
+    assert job.decide(60) == ["c1"]
+    assert job.present.in_satellites
+    job.sums.gone("c1")
+    assert job.decide() == [], "those were its own"
+    job.present = jobs_pb2.Aggregators(version=9, aggregators=pooled)
+    assert job.decide(60) is None
+
+
+def test_the_next_leader_of_such_a_job_knows_whose_aggregators_are_assigned() -> None:
+    job = Job()
+    job.sums = SatelliteSums(BASE, AUTO)
+    job.serve("c1")
+    job.decide(60)
+    heir = Job()
+    heir.sums, heir.present = SatelliteSums(BASE, AUTO), job.present
+    assert heir.decide(60) == [], "the satellite is gone"

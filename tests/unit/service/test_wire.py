@@ -283,6 +283,15 @@ def test_a_report_says_how_many_aggregators_in_satellites_are_asked_for_and_list
         wire.leader_report(wire.introduction(hello()), Principal("1"), use(satellites=size + 1), NODES)
 
 
+def test_a_report_says_that_the_user_leaves_the_choice_to_flexod() -> None:
+    size = wire.introduction(hello()).workers.max
+    told = use(auto=True, most_satellites=size, busy=0.4)
+    told.satellites.append(satellite(workers=0))
+    said = wire.leader_report(wire.introduction(hello()), Principal("1"), told, NODES).aggregation
+    assert said is not None
+    assert (said.auto, said.most_satellites, said.busy, said.placement) == (True, size, 0.4, None)
+
+
 def test_a_report_of_an_older_leader_or_another_core_says_nothing_of_aggregators() -> None:
     assert (
         wire.leader_report(wire.introduction(hello()), Principal("1"), pb.Report(), NODES).aggregation is None
@@ -296,6 +305,8 @@ def test_a_report_of_an_older_leader_or_another_core_says_nothing_of_aggregators
         ({"iteration_s": -1.0}, "aggregation.iteration_s"),
         ({"iteration_s": float("inf")}, "aggregation.iteration_s"),
         ({"nodes": 1_000_000}, "aggregation.nodes"),
+        ({"most_satellites": 9}, "aggregation.most_satellites"),
+        ({"busy": -0.1}, "aggregation.busy"),
         ({"version": 4_000_000_000}, "aggregation.version"),
         ({"iterations": (1 << 64) - 1}, "aggregation.iterations"),
         ({"used": [pb.UsedAggregator(host="a b", port=1, share=1)]}, "used.host"),
