@@ -56,3 +56,19 @@ def interface_of(address: str) -> str:
     if address.startswith("127."):
         return "lo"
     raise NoAddress(f"no network interface of {socket.gethostname()} has the address {address}")
+
+
+def link_of(host: str) -> str:
+    """The interface by which other hosts reach this one as `host`; "": none is known, or it is the loopback
+    interface, which is no link."""
+    try:
+        name = interface_of(resolve(host))
+    except NoAddress:
+        return ""
+    return "" if name == "lo" else name
+
+
+def traffic(interface: str) -> tuple[int, int]:
+    """Bytes that this interface has received and sent since it is there; (0, 0) if that is not known."""
+    known = psutil.net_io_counters(pernic=True).get(interface) if interface else None
+    return (known.bytes_recv, known.bytes_sent) if known is not None else (0, 0)

@@ -15,6 +15,7 @@ from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic, new_authenticator
 from flexo_protos.v1 import aggregators_pb2 as pb
 from flexo_protos.v1 import aggregators_pb2_grpc as rpc
+from horovod_elastic import network
 from horovod_elastic.aggregation.doors import PoolDoor
 from horovod_elastic.aggregation.server import Server
 from horovod_elastic.trace import say
@@ -35,6 +36,7 @@ class FlexodLink:
         self._hello = hello
         self._server = server
         self._door = door
+        self._interface = network.link_of(hello.host)
         self.is_leaving = False
         """Whether this Aggregator is to end: flexod says so, or `leave` was called."""
         self._told_leaving = threading.Event()
@@ -112,7 +114,15 @@ class FlexodLink:
             )
             for job, use in self._server.used().items()
         ]
-        return pb.AggregatorStatus(jobs=jobs, cpu_s=time.process_time(), leaving=self.is_leaving)
+        received, sent = network.traffic(self._interface)
+        return pb.AggregatorStatus(
+            jobs=jobs,
+            cpu_s=time.process_time(),
+            leaving=self.is_leaving,
+            interface_received=received,
+            interface_sent=sent,
+            moved=self._server.moved,
+        )
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:

@@ -69,6 +69,12 @@ class Server:
         with self._lock:
             return {job: meter.look() for job, meter in self._meters.items()}
 
+    @property
+    def moved(self) -> int:
+        """Bytes that the jobs of a pool's Aggregator have pushed and pulled: every summand comes, and its sum
+        goes back."""
+        return 2 * self._turns.served
+
     def usage(self) -> AggregatorUsage | None:
         """What the latest generation's sums are, at a node's own Aggregator; None before the first."""
         with self._lock:

@@ -36,6 +36,8 @@ class FairTurns:
         self._visiting = False
         """Whether the first job of `_visits` has had its quantum at this visit."""
         self._busy = False
+        self.served = 0
+        """Bytes of all turns so far."""
 
     @contextmanager
     def turn(self, job: str, cost: int) -> Iterator[None]:
@@ -54,6 +56,7 @@ class FairTurns:
         finally:
             with self._lock:
                 self._busy = False
+                self.served += cost
                 self._grant()
 
     def _grant(self) -> None:

@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from flexo.aggregation.assignment import assign
+from flexo.aggregation.congestion import congested_among, move_away
 from flexo.aggregation.demand import Capacity, JobDemand
 from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits, moves_between
 from flexo.aggregation.pool_state import KnownAggregator, PoolState
@@ -212,10 +213,8 @@ class PoolMaster:
         resized = all(shape) and shape != job.shape and not is_greedy
         job.shape = shape if all(shape) else job.shape
         job.client, job.attached = client, True
-        if (
-            client.use.version > job.version and client.use.wants_pool
-        ):  # another flexod has assigned it meanwhile
-            job.version = client.use.version + 1
+        if client.use.wants_pool and client.use.version > job.version:
+            job.version = client.use.version + 1  # another flexod has assigned it meanwhile
         if not resized:
             return
         # CPU time and iterations change with the size, so they are measured again where the job is
@@ -287,6 +286,7 @@ class PoolMaster:
             if now >= each.cores_mark[0] + _RATE_S:
                 spent = each.attached.cpu_s
                 each.used_cores, each.cores_mark = _cores(each.cores_mark, now, spent), (now, spent)
+                self._state.note_link(each, now)
 
     def _measure(self, job: PooledJob, now: float) -> None:
         """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
@@ -351,6 +351,8 @@ class PoolMaster:
         lost = (
             f"job {loser.key} loses {loser.loss:.1%} of its speed ({self._settings.loss_limit:.0%} allowed)"
         )
+        if self._move_away(loser, lost):
+            return
         near = self._state.beside(loser)
         recent = [
             each
@@ -371,6 +373,27 @@ class PoolMaster:
         else:
             self._excuse(loser, loser)
             self._revert(loser, f"{lost}, and no recent change explains it", now)
+
+    def _move_away(self, loser: PooledJob, lost: str) -> bool:
+        """Move a job's tasks off Aggregators whose links others use, if there is room elsewhere (appendix D).
+
+        A job that has moved lately stays: its loss may come from that.
+        """
+        if loser.since_change < self._limits.probation:
+            return False
+        pool = self._state.pool
+        congested = congested_among(pool, self._state.available())
+        mine = {*pool.hosts(loser.name), *self._state.open_to(loser)}
+        part = pool.dropping(pool.aggregators.keys() - mine)
+        after = move_away(part, loser.name, Fraction(loser.loss), congested, self._limits)
+        if after is None:
+            return False
+        before = {move.task: move.source for move in moves_between(part, after)}
+        names = {known.number: name for name, known in self._state.known.items()}
+        links = ", ".join(sorted(names[number] for number in set(before.values())))
+        why = f"it moves away from {links}, where other programs use the network: {lost}"
+        self._settle(loser, pool.with_aggregators(after.aggregators.values()), before, why)
+        return True
 
     def _excuse(self, leaving: PooledJob, loser: PooledJob) -> None:
         """Judge nobody beside these two jobs by durations from before the first one has left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flexo.aggregation.assignment import TaskTooLarge, assign
 from flexo.aggregation.demand import JobDemand
@@ -18,6 +18,38 @@ from flexo.model.aggregation import (
     UsedAggregator,
 )
 from flexo.model.queue import JobKey
+
+
+class LinkLoad:
+    """What other programs leave of an Aggregator's link, from byte counts that come every second."""
+
+    def __init__(self, bandwidth: int) -> None:
+        """`bandwidth`: of the link in each direction, in bytes a second."""
+        self._bandwidth = bandwidth
+        self._mark: tuple[float, int, int, int] | None = None
+        self.available: int | None = None
+        """Bytes a second that its tasks may push and pull together; None: not known.
+
+        Every task is pushed and pulled, so the direction that others use more sets the limit for both.
+        """
+
+    def note(self, now: float, each: PoolAggregator) -> None:
+        """Note the counts of an Aggregator's status at `now`, some seconds after the ones before."""
+        if not each.interface_received and not each.interface_sent:
+            self._mark = self.available = None
+            return
+        before, self._mark = self._mark, (now, each.interface_received, each.interface_sent, each.moved)
+        if before is None or now <= before[0]:
+            return
+        seconds = now - before[0]
+        received, sent, moved = (
+            (count - earlier) / seconds for count, earlier in zip(self._mark[1:], before[1:], strict=True)
+        )
+        if min(received, sent, moved) < 0:  # the interface or the process is another one
+            self.available = None
+            return
+        others = max(0.0, max(received, sent) - moved / 2)
+        self.available = round(2 * max(0.0, self._bandwidth - others))
 
 
 @dataclass(slots=True)
@@ -35,6 +67,10 @@ class KnownAggregator:
     """CPU cores that it has used lately."""
     cores_mark: tuple[float, float] = (-math.inf, 0.0)
     """Time, and its CPU seconds until then."""
+    link: LinkLoad = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.link = LinkLoad(self.attached.network)
 
 
 @dataclass(slots=True)
@@ -105,6 +141,23 @@ class PoolState:
             return tuple(UsedAggregator(name, 1) for name in sorted(names[n] for n in job.temporary))
         hosts = {number: self.pool.aggregators[number] for number in self.pool.hosts(job.name)}
         return reduced({names[number]: len(each.hosted[job.name].tasks) for number, each in hosts.items()})
+
+    def note_link(self, known: KnownAggregator, now: float) -> None:
+        """Measure an Aggregator's link. New tasks get no more of it than others leave."""
+        known.link.note(now, known.attached)
+        declared, measured = known.attached.network, known.link.available
+        network = declared if measured is None else min(declared, measured)
+        placed = self.pool.aggregators[known.number]
+        limited = replace(placed, capacity=replace(placed.capacity, network=network))
+        self.pool = self.pool.with_aggregators([limited])
+
+    def available(self) -> dict[int, int]:
+        """Per Aggregator whose link is measured, by number: the bytes a second that its tasks may move."""
+        return {
+            known.number: known.link.available
+            for known in self.known.values()
+            if known.link.available is not None
+        }
 
     def cpu_s(self, job: PooledJob) -> float:
         """CPU seconds that the job's Aggregators have spent on it."""

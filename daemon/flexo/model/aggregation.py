@@ -97,6 +97,11 @@ class PoolAggregator:
     jobs: tuple[JobSums, ...] = ()
     cpu_s: float = 0.0
     """CPU seconds of the process since its start."""
+    interface_received: int = 0
+    """Bytes that its network interface has received, for all programs; with 0 sent, too: not known."""
+    interface_sent: int = 0
+    moved: int = 0
+    """Bytes of its jobs' pushes and pulls since its start."""
     leaving: bool = False
     """Whether it has been told to end, so that it must lose its jobs."""
 

@@ -61,7 +61,15 @@ def with_status(known: PoolAggregator, status: pb.AggregatorStatus) -> PoolAggre
     )
     if len({each.job for each in jobs}) != len(jobs):
         raise Malformed("a status names a job twice")
-    return replace(known, jobs=jobs, cpu_s=amount("cpu_s", status.cpu_s), leaving=status.leaving)
+    return replace(
+        known,
+        jobs=jobs,
+        cpu_s=amount("cpu_s", status.cpu_s),
+        leaving=status.leaving,
+        interface_received=at_most("interface_received", status.interface_received, MAX_COUNT),
+        interface_sent=at_most("interface_sent", status.interface_sent, MAX_COUNT),
+        moved=at_most("moved", status.moved, MAX_COUNT),
+    )
 
 
 def to_aggregator(told: Eviction | Drain) -> pb.ToAggregator:

@@ -84,6 +84,9 @@ class PoolWorld:
         self.jobs: dict[int, Trainer] = {}
         self.pool: dict[str, PoolAggregator] = {}
         self.drained: list[str] = []
+        self.others: dict[str, int] = {}
+        """Per Aggregator whose link is measured: the bytes a second that other programs send there."""
+        self._sent: dict[str, tuple[float, float]] = {}
         self.strangers: tuple[JobSums, ...] = ()
         self.events: list[PoolEvent] = []
         self.decided = PoolDecisions()
@@ -122,7 +125,7 @@ class PoolWorld:
                 for job in self.jobs.values()
                 if any(used.name == name for used in job.used)
             )
-            self.pool[name] = replace(each, jobs=(*jobs, *self.strangers))
+            self.pool[name] = replace(each, jobs=(*jobs, *self.strangers), **self._traffic(name))
         clients = [job.client() for job in self.jobs.values() if job.attached]
         running = [job.key for job in self.jobs.values()]
         self.decided = self.master.tick(self.now, self.pool.values(), clients, running)
@@ -131,6 +134,30 @@ class PoolWorld:
         self._check_moves()
         self._follow()
         return self.decided
+
+    def _traffic(self, name: str) -> dict[str, int]:
+        """The byte counts of an Aggregator's status: all that its interface has sent, and its jobs' part."""
+        if name not in self.others:
+            return {}
+        own, everybody = self._sent.get(name, (0.0, 0.0))
+        own += (now := self.needs(name) / self.slowdown(name))
+        everybody += now + self.others[name]
+        self._sent[name] = own, everybody
+        return {"interface_sent": int(everybody), "interface_received": int(own) + 1, "moved": 2 * int(own)}
+
+    def needs(self, name: str) -> float:
+        """Bytes a second that the jobs of an Aggregator would push there."""
+        return sum(
+            job.nodes * job.size * used.share / sum(each.share for each in job.used) / job.alone_s
+            for job in self.jobs.values()
+            for used in job.used
+            if used.name == name
+        )
+
+    def slowdown(self, name: str) -> float:
+        """How many times longer the pushes to an Aggregator take, because others use its link."""
+        left = max(1.0, self.pool[name].network - self.others.get(name, 0)) if name in self.pool else 1e18
+        return max(1.0, self.needs(name) / left)
 
     def load(self, name: str) -> float:
         """The part of its time that an Aggregator would need."""
@@ -152,7 +179,7 @@ class PoolWorld:
         return job.cpu_s + (job.greedy_cpu_s if shares else 0.0)
 
     def _train(self, job: Trainer) -> None:
-        slowed = max((self.load(used.name) for used in job.used), default=0.0)
+        slowed = max((max(self.load(used.name), self.slowdown(used.name)) for used in job.used), default=0.0)
         slowed = max(1.0, slowed) * (4 if len(job.measured) < job.warm_up_s else 1)
         job.now_s = job.alone_s * slowed + (job.link_s if job.used else 0.0)
         job.measured.append(job.now_s)

@@ -8,8 +8,9 @@ import pytest
 from pool_world import GB, MB, PoolWorld
 
 from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S, TAKEN_OVER_WITHIN_S
+from flexo.aggregation.pool_state import LinkLoad
 from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
-from flexo.model.aggregation import Eviction, JobSums, UsedAggregator
+from flexo.model.aggregation import Eviction, JobSums, PoolAggregator, UsedAggregator
 
 
 def stages(world: PoolWorld) -> dict[int, str]:
@@ -514,3 +515,97 @@ def test_a_job_is_measured_on_its_own_aggregators_first() -> None:
         "before a pool Aggregator is tried"
         in world.master.tick(world.now, world.pool.values(), [job.client()], [job.key]).view.jobs[0].why
     )
+
+
+def congested(world: PoolWorld, used: UsedAggregator) -> None:
+    """Other programs leave half of what the jobs of an Aggregator need of its link."""
+    world.others[used.name] = round(world.pool[used.name].network - world.needs(used.name) / 2)
+
+
+def measuring(aggregators: int) -> PoolWorld:
+    """A pool whose links are measured, and nobody else uses them."""
+    world = PoolWorld(aggregators)
+    world.others = dict.fromkeys(world.pool, 0)
+    return world
+
+
+def test_a_job_moves_away_from_an_aggregator_whose_link_other_programs_use() -> None:
+    world = measuring(2)
+    job = world.add(1, reserves=1)
+    world.run(100)
+    (before,) = job.used
+    congested(world, before)
+    happened = world.run(60)
+    (after,) = job.used
+    assert after.name != before.name
+    (moved,) = [each for each in happened if each.kind == "assign"]
+    assert f"moves away from {before.name}, where other programs use the network" in moved.text
+    world.run(200)
+    assert job.used == (after,), "it does not go back while the link is used"
+    assert [each.kind for each in world.events].count("revert") == 0
+
+
+def test_a_job_stays_where_a_used_link_does_not_slow_it_down() -> None:
+    world = measuring(2)
+    job = world.add(1, reserves=1)
+    world.run(100)
+    before = job.used
+    world.others[before[0].name] = round(world.pool[before[0].name].network / 2)
+    world.run(100)
+    assert job.used == before
+
+
+def test_without_another_aggregator_a_job_goes_home_from_a_used_link() -> None:
+    world = measuring(1)
+    job = world.add(1, reserves=1)
+    world.run(100)
+    congested(world, job.used[0])
+    happened = world.run(60)
+    assert job.used == ()
+    assert [each.kind for each in happened] == ["revert"]
+
+
+def test_nobody_moves_to_an_aggregator_whose_link_has_no_room_either() -> None:
+    world = measuring(2)
+    job = world.add(1, reserves=1)
+    world.run(100)
+    congested(world, job.used[0])
+    (other,) = world.pool.keys() - {job.used[0].name}
+    world.others[other] = world.pool[other].network
+    happened = world.run(60)
+    assert job.used == ()
+    assert [each.kind for each in happened] == ["revert"]
+
+
+def test_jobs_share_no_aggregator_whose_link_has_no_room_for_both() -> None:
+    world = measuring(2)
+    first = world.add(1, reserves=1)
+    world.run(100)
+    (name,) = {used.name for used in first.used}
+    world.others[name] = round(world.pool[name].network - 1.5 * world.needs(name))
+    second = world.add(2, reserves=1)
+    world.run(300)
+    assert second.used
+    assert first.used != second.used
+    world.others[name] = 0
+    world.run(200)
+    assert first.used == second.used, "fewer Aggregators serve both, once others leave the link to them"
+
+
+def test_a_link_that_is_not_measured_is_never_congested() -> None:
+    link = LinkLoad(1000)
+    each = PoolAggregator("c1", 7000, 1, 1000, b"")
+    link.note(1.0, each)
+    link.note(2.0, each)
+    assert link.available is None
+
+
+def test_what_others_leave_of_a_link_is_told_by_the_direction_that_they_use_more() -> None:
+    link = LinkLoad(1000)
+    each = PoolAggregator("c1", 7000, 1, 1000, b"", interface_received=10_000, interface_sent=20_000)
+    link.note(1.0, each)
+    each = replace(each, interface_received=12_000, interface_sent=24_500, moved=3_000)
+    link.note(6.0, each)
+    assert link.available == 800, "of 900 bytes a second that it sends, 300 are its jobs'"
+    link.note(11.0, replace(each, interface_received=1))
+    assert link.available is None, "the host was started again"

@@ -143,11 +143,14 @@ def test_a_status_is_what_counts_and_wakes_only_if_the_aggregator_leaves() -> No
             call = await h.attached()
             h.woken.clear()
             job = pb.JobSums(job="7", bytes=10, sums=3, cpu_s=0.5, longest_wait_s=0.1)
-            await call.write(pb.FromAggregator(status=pb.AggregatorStatus(jobs=[job], cpu_s=2.0)))
+            link = {"interface_received": 9, "interface_sent": 8, "moved": 7}
+            status = pb.AggregatorStatus(jobs=[job], cpu_s=2.0, **link)
+            await call.write(pb.FromAggregator(status=status))
             await until(lambda: bool(h.registry.attached()[0].jobs))
             (known,) = h.registry.attached()
             assert known.jobs == (JobSums("7", 10, 3, 0.5, 0.1),)
             assert known.cpu_s == 2.0
+            assert (known.interface_received, known.interface_sent, known.moved) == (9, 8, 7)
             assert not h.woken.is_set()
             await call.write(pb.FromAggregator(status=pb.AggregatorStatus(leaving=True)))
             await until(h.woken.is_set)
@@ -251,6 +254,12 @@ def test_a_status_that_cannot_be_is_refused_by_the_name_of_its_field(
 ) -> None:
     with pytest.raises(Malformed, match=named):
         with_status(introduced(hello().hello, OWNER), pb.AggregatorStatus(jobs=jobs))
+
+
+def test_counts_of_a_link_that_cannot_be_are_refused() -> None:
+    for named in ("interface_received", "interface_sent", "moved"):
+        with pytest.raises(Malformed, match=named):
+            with_status(introduced(hello().hello, OWNER), pb.AggregatorStatus(**{named: (1 << 64) - 1}))
 
 
 @settings(max_examples=examples(200), deadline=None)

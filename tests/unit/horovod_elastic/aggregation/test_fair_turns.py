@@ -70,5 +70,6 @@ def test_everybody_gets_each_turn_once_and_each_job_in_its_order(wanted: list[tu
     play = Play(wanted)
 
     assert Counter(play.order) == Counter(wanted)
+    assert play.turns.served == 1 + sum(cost for _, cost in wanted)
     for job in "abc":
         assert [each for each in play.order if each[0] == job] == [each for each in wanted if each[0] == job]

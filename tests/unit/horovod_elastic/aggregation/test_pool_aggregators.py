@@ -229,6 +229,7 @@ def test_a_job_that_is_evicted_goes_on_without_the_pool(nodes: list[AggregatorPr
     wait_for(lambda: server.used().get("17"))
     time.sleep(0.5)
     assert server.used()["17"].sums > 0
+    assert server.moved > 0
     door.refused = frozenset({"17"})
     server.evict("17")
     wait_for(lambda: not server.used())
