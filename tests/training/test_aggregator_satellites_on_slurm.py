@@ -37,16 +37,16 @@ def three_nodes() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def submit(three_nodes: Lab, tmp_path: Path) -> Iterator[Callable[[], Job]]:
-    """submit() -> Job: a DDP script on t1 and t2 that asks for one Aggregator in a satellite."""
+def submit(three_nodes: Lab, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """submit(aggregators) -> Job: a DDP script on t1 and t2 that asks for one Aggregator in a satellite."""
 
-    def submit_one() -> Job:
+    def submit_one(aggregators: str = "satellites") -> Job:
         hold = ["sbatch", "--parsable", "-w", "t3", "-c", "1", "--gpus=1", "--output=/dev/null"]
         three_nodes.run([*hold, "--wrap", "sleep 1000"])
         folder = three_nodes.scratch / tmp_path.name
         folder.mkdir()
         shutil.chown(folder, SOMEBODY)
-        asked = ["--core=service", "--aggregators=satellites", "--aggregator-cores=1"]
+        asked = ["--core=service", f"--aggregators={aggregators}", "--aggregator-cores=1"]
         run = launch("plain_ddp.py", "--sleep", "0.05", options=asked)
         options = ("-w", "t1,t2", "-N", "2", "-n", "2", "--gpus-per-task=1")
         return elastic_jobs.submit(
@@ -100,7 +100,7 @@ def until_a_satellite_sums(job: Job) -> psutil.Process:
 
 
 def test_a_satellite_without_a_gpu_sums_and_its_ends_cost_no_mini_batch(
-    three_nodes: Lab, submit: Callable[[], Job]
+    three_nodes: Lab, submit: Callable[..., Job]
 ) -> None:
     job = submit()
     process = until_a_satellite_sums(job)
@@ -135,7 +135,7 @@ def test_a_satellite_without_a_gpu_sums_and_its_ends_cost_no_mini_batch(
 
 
 def test_slurm_takes_the_cpu_back_after_the_sums_have_moved(
-    three_nodes: Lab, submit: Callable[[], Job]
+    three_nodes: Lab, submit: Callable[..., Job]
 ) -> None:
     job = submit()
     until_a_satellite_sums(job)
@@ -154,7 +154,7 @@ def test_slurm_takes_the_cpu_back_after_the_sums_have_moved(
     job.check_nothing_left()
 
 
-def test_a_killed_leader_leaves_the_sums_where_they_are(submit: Callable[[], Job]) -> None:
+def test_a_killed_leader_leaves_the_sums_where_they_are(submit: Callable[..., Job]) -> None:
     job = submit()
     process = until_a_satellite_sums(job)
     (first,) = leaders(job)
@@ -170,9 +170,34 @@ def test_a_killed_leader_leaves_the_sums_where_they_are(submit: Callable[[], Job
     job.check_nothing_left()
 
 
+def test_flexod_tries_a_satellite_for_a_job_that_leaves_the_choice_and_judges_it_by_its_iterations(
+    three_nodes: Lab, submit: Callable[..., Job]
+) -> None:
+    """Which one is faster depends on what else this machine does. Both ends are right."""
+    job = submit("auto")
+
+    def why() -> str:
+        return three_nodes.run(["flexo", "why", str(job.job_id)], check=False).stdout
+
+    job.wait_until("its own iterations", lambda: "(--aggregators=auto): its iterations are measured" in why())
+    until_a_satellite_sums(job)
+    assert "its workers have one CPU each" in why()
+    job.wait_until("the comparison", lambda: "s there, and" in why())
+    train_on(job)
+    told = why()
+    if "it rests" in told:
+        assert "own nodes sum its gradients (--aggregators=auto)" in told
+        job.wait_until("no satellite", lambda: not job.satellites())
+    else:
+        assert "t3 (sums)" in told
+    train_on(job)
+    job.cancel()
+    job.check_nothing_left()
+
+
 @pytest.mark.parametrize("flexod", ["runs", "is killed"])
 def test_nothing_is_left_of_a_job_that_is_killed_with_its_leader(
-    three_nodes: Lab, submit: Callable[[], Job], flexod: str
+    three_nodes: Lab, submit: Callable[..., Job], flexod: str
 ) -> None:
     job = submit()
     until_a_satellite_sums(job)
