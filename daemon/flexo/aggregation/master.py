@@ -461,6 +461,7 @@ class PoolMaster:
         if idle and not job.own_iteration_s and self._now < job.met_at + OWN_MEASURED_WITHIN_S:
             job.why = "its iterations are measured on its own Aggregators, before a pool Aggregator is tried"
         elif idle and job.use.size:
+            idle.sort(key=lambda number: -self._state.pool.aggregators[number].capacity.network)
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
         elif not self._state.one_may_become_idle and (demand := job.estimated()) is not None:

@@ -545,6 +545,15 @@ def test_a_job_moves_away_from_an_aggregator_whose_link_other_programs_use() -> 
     assert [each.kind for each in world.events].count("revert") == 0
 
 
+def test_a_job_is_profiled_where_others_leave_most_of_the_link() -> None:
+    world = measuring(2)
+    world.others["c1:7000"] = world.pool["c1:7000"].network
+    world.run(12)
+    job = world.add(1, reserves=1)
+    world.run(20)
+    assert [each.name for each in job.used] == ["c2:7000"]
+
+
 def test_a_job_stays_where_a_used_link_does_not_slow_it_down() -> None:
     world = measuring(2)
     job = world.add(1, reserves=1)
