@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flexo.aggregation.demand import LARGEST_TASK
 from flexo_bench.service.resident import frames
 from flexo_bench.service.resident.frames import Frame, Introduction, Kind
 from flexo_bench.service.resident.partitions import partitions_of
@@ -34,7 +35,8 @@ class ResidentClient:
     """The client of one worker.
 
     `parameters`: the model's, float32 and contiguous; those of rank 0 are the first ones. `holders`: per
-    partition, the server that holds it at first, as a place in `servers`. All workers bring the same.
+    partition, the server that holds it at first, as a place in `servers`. `largest`: bytes of the largest
+    partition. All workers of a job bring the same.
     """
 
     def __init__(
@@ -43,8 +45,11 @@ class ResidentClient:
         parameters: Sequence[torch.Tensor],
         servers: Sequence[Address],
         holders: Sequence[int],
+        largest: int = LARGEST_TASK,
     ) -> None:
-        self._partitions = partitions_of([tuple(each.shape) for each in parameters])
+        self._job = job.job
+        self._step = 0
+        self._partitions = partitions_of([tuple(each.shape) for each in parameters], largest)
         self._into = [self._part(parameters, key) for key in range(len(self._partitions))]
         self.holders = list(holders)
         """Per partition: the server that holds it now."""
@@ -54,13 +59,12 @@ class ResidentClient:
         self._failed = ""
         self._connections = [frames.dial(each.host, each.port) for each in servers]
         for number, connection in enumerate(self._connections):
-            frames.send_words(connection, Frame(Kind.HELLO), job)
+            frames.send_words(connection, Frame(Kind.HELLO, self._job), job)
             threading.Thread(target=self._pull, args=(number, connection), daemon=True).start()
         if job.rank == 0:
             for key, holder in enumerate(self.holders):
-                frames.send(
-                    self._connections[holder], Frame(Kind.INIT, key), frames.memory_of(self._into[key])
-                )
+                first = frames.memory_of(self._into[key])
+                frames.send(self._connections[holder], Frame(Kind.INIT, self._job, key), first)
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Have the servers update the parameters with the mean of all workers' gradients.
@@ -68,12 +72,14 @@ class ResidentClient:
         `gradients`: of the parameters, in their order. The parameters are the new ones afterwards. Raises
         ServersFailed, and OSError if a server is gone.
         """
+        self._step += 1
         with self._lock:
             self._missing = set(range(len(self._partitions)))
             self._whole.clear()
         for key in reversed(range(len(self._partitions))):  # as a backward pass makes them
             pushed = frames.memory_of(self._part(gradients, key))
-            frames.send(self._connections[self.holders[key]], Frame(Kind.PUSH, key), pushed)
+            frame = Frame(Kind.PUSH, self._job, key, step=self._step)
+            frames.send(self._connections[self.holders[key]], frame, pushed)
         if not self._whole.wait(WITHIN_S) or self._failed:
             raise ServersFailed(
                 self._failed or f"{len(self._missing)} partitions are not there in {WITHIN_S} s"

@@ -6,12 +6,13 @@ import enum
 import json
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-_HEADER = struct.Struct("<BxxxIIQ")
+_HEADER = struct.Struct("<BxxxIIIIQ")
 MOST_TEXT = 1 << 16
 
 
@@ -32,15 +33,24 @@ class Kind(enum.IntEnum):
     """A partition's parameters and momentum, for the server that holds them from now on [TENSOR_COPY]."""
     MOVED = 7
     """The copy has been sent [TENSOR_COPY_DONE]. For whoever has sent MOVE."""
+    CYCLE = 8
+    """The execution cycle of the server from now on. The body is a Cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The header of a frame. `key`: the number of the partition. `size`: bytes of the body."""
+    """The header of a frame. `size`: bytes of the body.
+
+    `job` and `key` name a partition, as job ID and tensor ID do in the paper (AutoPS, appendix A).
+    """
 
     kind: Kind
+    job: int = 0
     key: int = 0
+    """The number of the partition within its job."""
     server: int = 0
+    step: int = 0
+    """Of PUSH: the number of the job's step, from 1 on."""
     size: int = 0
 
 
@@ -48,11 +58,14 @@ class Frame:
 class Introduction:
     """What a worker tells a server about itself and its job."""
 
+    job: int
     rank: int
     ranks: int
     rate: float
     """The learning rate."""
     momentum: float
+    ns_per_byte: float = 0.0
+    """The time that a server's core takes for a byte of the job's gradient, at least. Nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,25 @@ class Move:
     server: int
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The partitions of one job on one server. They run once in each iteration."""
+
+    duration_ns: int
+    """Of an iteration of the job, as profiled (D_j in the paper)."""
+    execution_ns: int
+    """The time of the server's core for all of them in one iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """The execution cycle of a server (C_n in the paper), and its jobs."""
+
+    cycle_ns: int
+    works: Mapping[str, Work]
+    """By the number of the job, as a text."""
 
 
 def dial(host: str, port: int) -> socket.socket:
@@ -79,12 +111,12 @@ def at_once(connection: socket.socket) -> None:
 def send(connection: socket.socket, frame: Frame, *bodies: memoryview) -> None:
     """Send a frame; its size is that of the bodies. Raises OSError."""
     size = sum(body.nbytes for body in bodies)
-    connection.sendall(_HEADER.pack(frame.kind, frame.key, frame.server, size))
+    connection.sendall(_HEADER.pack(frame.kind, frame.job, frame.key, frame.server, frame.step, size))
     for body in bodies:
         connection.sendall(body)
 
 
-def send_words(connection: socket.socket, frame: Frame, words: Introduction | Move) -> None:
+def send_words(connection: socket.socket, frame: Frame, words: Introduction | Move | Cycle) -> None:
     """Send a frame whose body is a text. Raises OSError."""
     send(connection, frame, memoryview(json.dumps(asdict(words)).encode()))
 
@@ -93,8 +125,8 @@ def receive(connection: socket.socket) -> Frame:
     """Receive a header. Raises OSError, or EOFError at the end; ValueError for an unknown kind."""
     header = bytearray(_HEADER.size)
     receive_into(connection, memoryview(header))
-    kind, key, server, size = _HEADER.unpack(header)
-    return Frame(Kind(kind), key, server, size)
+    kind, *others = _HEADER.unpack(header)
+    return Frame(Kind(kind), *others)
 
 
 def receive_introduction(connection: socket.socket, frame: Frame) -> Introduction:
@@ -105,6 +137,13 @@ def receive_introduction(connection: socket.socket, frame: Frame) -> Introductio
 def receive_move(connection: socket.socket, frame: Frame) -> Move:
     """Receive the body of MOVE. Raises as `receive` does, and TypeError for other fields."""
     return Move(**_receive_words(connection, frame))
+
+
+def receive_cycle(connection: socket.socket, frame: Frame) -> Cycle:
+    """Receive the body of CYCLE. Raises as `receive` does, and TypeError for other fields."""
+    fields = _receive_words(connection, frame)
+    works = {job: Work(**work) for job, work in fields["works"].items()}
+    return Cycle(fields["cycle_ns"], works)
 
 
 def _receive_words(connection: socket.socket, frame: Frame) -> dict[str, Any]:
@@ -130,7 +169,8 @@ def receive_tensor(connection: socket.socket, frame: Frame, tensor: torch.Tensor
     memory = memory_of(tensor)
     if frame.size != memory.nbytes:
         raise ValueError(
-            f"{frame.kind.name} of partition {frame.key} has {frame.size} bytes; allowed are {memory.nbytes}"
+            f"{frame.kind.name} of job {frame.job}, partition {frame.key}: {frame.size} bytes;"
+            f" allowed are {memory.nbytes}"
         )
     receive_into(connection, memory)
 
