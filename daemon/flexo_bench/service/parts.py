@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flexo_bench.service import comm, kills, migration, sharing, simulation, slow_links
+from flexo_bench.service import (
+    case_study,
+    comm,
+    kills,
+    migration,
+    sharing,
+    simulation,
+    slow_links,
+    standalone,
+)
 from flexo_bench.service.setting import PartMissing, Setting
 
 __all__ = ["PARTS", "Part", "PartMissing", "Setting"]
@@ -21,4 +30,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "migration": migration.measure,
     "sharing": sharing.measure,
     "slow_links": slow_links.measure,
+    "standalone": standalone.measure,
+    "case_study": case_study.measure,
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flexo_bench.service.resident.cyclic_execution import CyclicExecution
 from flexo_bench.service.resident.frames import Cycle, Work
+
+pytestmark = pytest.mark.thorough
 
 BEGAN = 1000
 

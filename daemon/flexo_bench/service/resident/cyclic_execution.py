@@ -36,13 +36,18 @@ class CyclicExecution:
         self._began_ns = began_ns
         self._progress = {job: _Progress() for job in cycle.works}
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are several jobs in the cycle."""
+        return len(self._cycle.works) > 1
+
     def runs_at(self, job: str, step: int, now_ns: int) -> int:
         """When a request of this job may run that has come now: now, or later.
 
         All requests of one `step` run from the same time on. An early one waits for the next window. A late
         one runs if the slots of the cycle allow it, else in the next cycle.
         """
-        if job not in self._progress or len(self._progress) == 1:
+        if job not in self._progress or not self.is_shared:
             return now_ns
         progress = self._progress[job]
         if step > progress.step:

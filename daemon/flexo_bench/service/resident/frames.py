@@ -66,6 +66,8 @@ class Introduction:
     momentum: float
     ns_per_byte: float = 0.0
     """The time that a server's core takes for a byte of the job's gradient, at least. Nanoseconds."""
+    contention: float = 1.0
+    """The factor by which that time is longer on a server with several jobs in its cycle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class Plan:
     largest: int = LARGEST_TASK
     """Bytes of its largest partition."""
     ns_per_byte: float = 0.0
+    contention: float = 1.0
     """See Introduction."""
 
     @property
@@ -168,7 +169,9 @@ class _Joined:
 def join(me: Me, plan: Plan, addresses: Sequence[Address], holders: Sequence[int]) -> None:
     """Give the servers a model of zeros, as a worker of this job."""
     parameters = [me.torch.zeros(shape) for shape in plan.shapes]
-    job = Introduction(plan.number, me.hvd.rank(), me.hvd.size(), RATE, MOMENTUM, plan.ns_per_byte)
+    job = Introduction(
+        plan.number, me.hvd.rank(), me.hvd.size(), RATE, MOMENTUM, plan.ns_per_byte, plan.contention
+    )
     me.kept[_name(plan.number)] = _Joined(
         parameters,
         [me.torch.ones(shape) for shape in plan.shapes],

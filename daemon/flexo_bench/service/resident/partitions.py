@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,3 +43,16 @@ def spread(partitions: Sequence[Partition], servers: Sequence[int]) -> tuple[int
         holders[key] = min(servers, key=lambda server: load[server])
         load[holders[key]] += partitions[key].count
     return tuple(holders)
+
+
+def round_robin(partitions: Sequence[Partition], servers: int) -> tuple[int, ...]:
+    """The server of each partition: they are dealt in their order, whatever their sizes, as ps-lite does."""
+    return tuple(key % servers for key in range(len(partitions)))
+
+
+def busiest_share(partitions: Sequence[Partition], holders: Sequence[int]) -> float:
+    """The part of all parameters that the server with most of them holds, from 0 to 1."""
+    load = Counter[int]()
+    for partition, holder in zip(partitions, holders, strict=True):
+        load[holder] += partition.count
+    return max(load.values()) / sum(load.values())

@@ -131,7 +131,7 @@ class Server:
                     self._take_master(connection, frame)
         back.close()
         if worker is not None:
-            self._forget(worker)
+            self._forget(worker, back)
 
     def _greet(self, words: Introduction, worker: Outgoing) -> None:
         with self._lock:
@@ -139,13 +139,15 @@ class Server:
             job.words = words
             job.workers[words.rank] = worker
 
-    def _forget(self, worker: Introduction) -> None:
-        """Drop a worker that has left, and its job with the last one."""
+    def _forget(self, words: Introduction, worker: Outgoing) -> None:
+        """Drop a worker that has left, unless its rank is taken by now; with the last one, drop the job."""
         with self._lock:
-            job = self._jobs[worker.job]
-            del job.workers[worker.rank]
+            job = self._jobs.get(words.job)
+            if job is None or job.workers.get(words.rank) is not worker:
+                return
+            del job.workers[words.rank]
             if not job.workers:
-                del self._jobs[worker.job]
+                del self._jobs[words.job]
 
     # --- updates --------------------------------------------------------------------------------------------
 
@@ -178,7 +180,8 @@ class Server:
         words, now = job.words, time.monotonic_ns()
         with self._lock:
             at = self._cycle.runs_at(str(frame.job), slot.step, now)
-        takes = round(words.ns_per_byte * master.parameters.nbytes)
+            slower = words.contention if self._cycle.is_shared else 1.0
+        takes = round(words.ns_per_byte * master.parameters.nbytes * slower)
         self._core.put(at, takes, lambda: self._update(frame, job, words, slot, master))
 
     def _update(self, frame: Frame, job: _Job, words: Introduction, slot: _Slot, master: _Master) -> None:
