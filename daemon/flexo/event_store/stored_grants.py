@@ -7,11 +7,12 @@ That names a grant as well as an id does, because a job has one satellite a node
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
+from flexo.event_store import grant_events
+from flexo.event_store.grant_events import GrantChange
 from flexo.issued_grants import UNKNOWN_OWNER, IssuedGrant
 from flexo.model.queue import JobKey, Principal
 from flexo_protos.resources import Resources, amount, as_texts, of_texts
@@ -30,18 +31,6 @@ _COLUMNS: Final = (
     "job_id, restart_count, grant_id, user_id, node, workers, slurm_partition, gpus, cpus, memory_mib,"
     " issued_at, satellite_job_id, ended_at"
 )
-_BEGUN: Final = {
-    "grow": re.compile(r"grow by (?P<workers>\d+) workers? on (?P<node>\S+): "),
-    "adopt": re.compile(
-        r"satellite (?P<job>\d+) with (?P<workers>\d+) workers? on (?P<node>\S+) is taken over"
-    ),
-}
-_ENDED: Final = {
-    "shrink": re.compile(r"give back \d+ workers? on (?P<node>\S+): "),
-    "failure": re.compile(r"\d+ workers? on (?P<node>\S+): "),
-    "left": re.compile(r"satellite \d+ with \d+ workers? has left (?P<node>[^\s,]+)"),
-    "lost": re.compile(r"satellite \d+ with \d+ workers? has left (?P<node>[^\s,]+)"),
-}
 
 
 def read(connection: sqlite3.Connection) -> tuple[IssuedGrant, ...]:
@@ -75,22 +64,22 @@ def take_from_events(connection: sqlite3.Connection) -> None:
     standing: dict[tuple[JobKey, str], IssuedGrant] = {}
     rows = connection.execute(
         "SELECT at, kind, job_id, restart_count, text FROM event"
-        f" WHERE job_id IS NOT NULL AND kind IN ({', '.join(repr(kind) for kind in (*_BEGUN, *_ENDED))})"
+        f" WHERE job_id IS NOT NULL AND kind IN ({', '.join(repr(kind) for kind in grant_events.KINDS)})"
         " ORDER BY id"
     )
     for at, kind, job_id, restart_count, text in rows:
         key = JobKey(job_id, restart_count or 0)
-        if (pattern := _BEGUN.get(kind)) and (begun := pattern.match(text)):
-            standing[key, begun["node"]] = _unnamed(key, begun, at)
-        elif (pattern := _ENDED.get(kind)) and (ended := pattern.match(text)):
-            standing.pop((key, ended["node"]), None)
+        change = grant_events.change_of(kind, text)
+        if change is not None and change.begins:
+            standing[key, change.node] = _unnamed(key, change, at)
+        elif change is not None:
+            standing.pop((key, change.node), None)
     write(connection, standing.values(), ())
 
 
-def _unnamed(key: JobKey, begun: re.Match[str], at: float) -> IssuedGrant:
-    found = begun.groupdict()
-    size = int(found["workers"]), "", None
-    return IssuedGrant(key, "", UNKNOWN_OWNER, found["node"], *size, at, int(found.get("job", 0)))
+def _unnamed(key: JobKey, begun: GrantChange, at: float) -> IssuedGrant:
+    size = begun.workers, "", None
+    return IssuedGrant(key, "", UNKNOWN_OWNER, begun.node, *size, at, begun.satellite_job_id)
 
 
 def _owner(user_id: int | str) -> Principal:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from pathlib import PurePosixPath
@@ -24,6 +24,7 @@ import flexo
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
 from flexo.controller import Controller
+from flexo.event_store.grant_events import GrantChange, change_of
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
@@ -31,7 +32,7 @@ from flexo.model.aggregation import AggregationView, PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
-from flexo.model.queue import JobKey
+from flexo.model.queue import JobKey, JobState
 from flexo.model.ranges import Range
 from flexo.service.authentication import account, caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets
@@ -450,6 +451,7 @@ def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
     have written one, is left out: the event's text has it."""
     key = event.job or JobKey(0)
     known = 0 <= key.job_id <= _UINT64 and 0 <= key.restart_count <= _UINT32
+    change = change_of(event.kind, event.text)
     return admin_pb2.Event(
         at=event.at,
         kind=event.kind,
@@ -457,7 +459,12 @@ def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
         number=number,
         job_id=key.job_id if known else 0,
         restart_count=key.restart_count if known else 0,
+        grant=None if change is None else _grant_change(change),
     )
+
+
+def _grant_change(change: GrantChange) -> admin_pb2.GrantChange:
+    return admin_pb2.GrantChange(node=change.node, workers=change.workers, begins=change.begins)
 
 
 def _nodes(view: View) -> admin_pb2.ListNodesReply:
@@ -470,8 +477,26 @@ def _nodes(view: View) -> admin_pb2.ListNodesReply:
 def _jobs(view: View) -> admin_pb2.ListJobsReply:
     reasons = _reasons(view)
     return admin_pb2.ListJobsReply(
-        jobs=[_job(each, reasons.get(each.job.key, ()), view) for each in view.jobs]
+        jobs=[_job(each, reasons.get(each.job.key, ()), view) for each in view.jobs],
+        waiting=_waiting(view),
     )
+
+
+def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
+    """The elastic jobs that are pending."""
+    for job in view.state.jobs if view.state else ():
+        if job.state is JobState.PENDING and job.elastic is not None and job.satellite is None:
+            yield admin_pb2.WaitingJob(
+                job_id=job.job_id,
+                restart_count=job.restart_count,
+                user=job.user,
+                min=job.elastic.workers.min,
+                max=job.elastic.workers.max,
+                reason=job.reason,
+                submitted_at=job.submitted_at,
+                starts_at=job.started_at or 0.0,
+                waits_for=job.wait.value,
+            )
 
 
 def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:

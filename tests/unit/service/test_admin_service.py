@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from flat_records import make_node
+from flat_records import make_job, make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_in_thread import LoopThread
@@ -36,7 +36,7 @@ from flexo.model.elastic import AggregatorGrants, ElasticJob, Grant, SatelliteSt
 from flexo.model.loans import Demand
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
 from flexo.model.plans import Note
-from flexo.model.queue import JobKey, Principal
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, WaitReason
 from flexo.model.ranges import Range
 from flexo.service import admin_service
 from flexo.service.admin_service import AdminService, event_message
@@ -137,7 +137,15 @@ class Answers:
         node = make_node(
             "n2", 4, 3, 8, 3, 8000, 0, frozenset({"train", "flex"}), "a100", unusable="DOWN: fan"
         )
-        state = ClusterState(2.0, (node,), (), (), 0.1)
+        jobs = tuple(
+            make_job(
+                job_id=number, owner=Principal("9"), user="eve", partitions=("train",),
+                state=JobState.PENDING, wait=WaitReason.RESOURCES, reason="Resources", priority=1,
+                submitted_at=1.5, started_at=starts, time_limit_s=None, nodes=(), num_nodes=1, elastic=asked,
+            )
+            for number, starts, asked in ((9, 60.0, ElasticRequest(Range(2, 6))), (10, None, None))
+        )  # fmt: skip
+        state = ClusterState(2.0, (node,), (), jobs, 0.1)
         notes = (
             Note(JobKey(7, 1), "it rests"),
             Note(JobKey(8), "another's"),
@@ -249,6 +257,20 @@ def test_jobs_carry_the_grants_of_their_aggregators_apart(client: Client) -> Non
     told = [(grant.node, grant.workers, grant.state) for grant in job.aggregation.grants]
     assert told == [("c1", 0, "training"), ("c2", 0, "granted")]
     assert job.aggregation.satellites == 1
+
+
+def test_elastic_jobs_that_wait_are_listed_with_range_reason_and_planned_start(client: Client) -> None:
+    (job,) = client.call("ListJobs", pb.ListJobsRequest()).waiting
+    assert (job.job_id, job.user, job.min, job.max, job.reason) == (9, "eve", 2, 6, "Resources")
+    assert (job.submitted_at, job.starts_at, job.waits_for) == (1.5, 60.0, "for resources, or its turn")
+
+
+def test_an_event_carries_the_grant_that_it_begins_or_ends() -> None:
+    begins = event_message(Event(5.0, "grow", JobKey(6), "grow by 3 workers on n2: n2 is idle"))
+    assert (begins.grant.node, begins.grant.workers, begins.grant.begins) == ("n2", 3, True)
+    ends = event_message(Event(6.0, "lost", JobKey(6), "satellite 8 with 3 workers has left n2, unasked"))
+    assert (ends.grant.node, ends.grant.workers, ends.grant.begins) == ("n2", 3, False)
+    assert not event_message(Event(7.0, "scale", JobKey(6), "capped at 4")).HasField("grant")
 
 
 def test_anybody_may_read_the_nodes_and_the_order_of_pending_jobs(client: Client) -> None:
