@@ -23,6 +23,7 @@ from flexo_cli import (
     loans,
     simulate,
     top,
+    web,
     whatif,
     yarn,
 )
@@ -268,6 +269,7 @@ app.command()(doctor.doctor)
 app.command()(completion.completion)
 app.command()(events.events)
 app.command()(top.top)
+app.command()(web.web)
 app.command()(loans.loans)
 app.command()(forecast.forecast)
 app.command(cls=simulate.JsonCommand)(simulate.simulate)

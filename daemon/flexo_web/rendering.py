@@ -1,0 +1,41 @@
+"""The templates' environment: it alone escapes what others wrote, for HTML and for the eye."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import jinja2
+from markupsafe import Markup
+
+from flexo_cli.output import clock, printable
+from flexo_web.chart import HEIGHT, WIDTH
+
+_TIME: Final = Markup('<time datetime="{}">{}</time>')
+
+
+def environment() -> jinja2.Environment:
+    """The environment of all templates: a name that it does not know is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("flexo_web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_plain,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["time"] = _time
+    made.globals["WIDTH"], made.globals["HEIGHT"] = WIDTH, HEIGHT
+    return made
+
+
+def _plain(value: object) -> object:
+    """Escape characters that could reverse or hide text. Jinja escapes those of HTML afterwards."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _time(at: float) -> Markup:
+    """A time for people and programs; "" for 0."""
+    if not at:
+        return Markup()
+    return _TIME.format(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at)), clock(at).replace("T", " "))

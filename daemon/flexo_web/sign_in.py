@@ -1,0 +1,127 @@
+"""How a user of the cluster becomes a viewer: a MUNGE credential, a link that works once, a session."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from flexo_protos import web_login
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_web.tokens import Tokens, Viewer
+from flexo_web.views import Views
+
+LINK_S: Final = 300.0
+"""How long a link may be opened."""
+SESSION_S: Final = 12 * 3600.0
+_LINKS_OF_A_USER: Final = 5
+_SESSIONS_OF_A_USER: Final = 20
+_VERIFICATIONS: Final = 4
+"""The most credentials that are with munged at once."""
+_SEE_OTHER, _UNAUTHORIZED, _FORBIDDEN = 303, 401, 403
+_USED: Final = "This link was used already, or is over."
+_FOREIGN: Final = "This request came from another site."
+
+
+class SignIn:
+    """Links and sessions. They live in this process: a restart ends them all."""
+
+    def __init__(
+        self,
+        views: Views,
+        authenticator: Authenticator,
+        url: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`url`: under which people open the pages; links begin with it."""
+        self._views = views
+        self._authenticator = authenticator
+        self._url = url
+        self._links = Tokens(LINK_S, _LINKS_OF_A_USER, clock)
+        self._sessions = Tokens(SESSION_S, _SESSIONS_OF_A_USER, clock)
+        self._secure = urlsplit(url).scheme == "https"
+        self._cookie = "__Host-flexo" if self._secure else "flexo"
+        self._verifying = asyncio.Semaphore(_VERIFICATIONS)
+
+    def routes(self) -> list[Route]:
+        """The routes to come in and to go."""
+        return [
+            Route(web_login.LINKS_PATH, self._make_link, methods=["POST"]),
+            Route("/enter/{token:str}", self._ask_to_enter),
+            Route("/enter/{token:str}", self._enter, methods=["POST"]),
+            Route("/leave", self._leave, methods=["POST"]),
+        ]
+
+    def viewer(self, request: Request) -> Viewer | None:
+        """Whose session the request belongs to; None: nobody's."""
+        return self._sessions.holder(request.cookies.get(self._cookie, ""))
+
+    def how_to(self, why: str, status: int = _UNAUTHORIZED) -> HTMLResponse:
+        """The page that says how to sign in."""
+        return HTMLResponse(self._views.sign_in(why, None), status)
+
+    async def _make_link(self, request: Request) -> Response:
+        """A link for the user whose credential the request carries: the command `flexo web` asks for it."""
+        credential, purpose = request.headers.get(METADATA_KEY, ""), web_login.purpose(self._url)
+        try:
+            async with self._verifying:
+                caller = await asyncio.to_thread(self._authenticator.verify, credential, purpose)
+        except NotAuthentic as error:
+            return JSONResponse({"error": str(error)}, _UNAUTHORIZED)
+        viewer = Viewer(caller.uid, await asyncio.to_thread(_account, caller.uid))
+        link = f"{self._url}/enter/{self._links.issue(viewer)}"
+        return JSONResponse({"link": link, "user": viewer.name, "expires_in_s": LINK_S})
+
+    async def _ask_to_enter(self, request: Request) -> Response:
+        """A button: programs that open links to preview them must not use a link up."""
+        viewer = self._links.holder(request.path_params["token"])
+        if viewer is None:
+            return self.how_to(_USED)
+        return HTMLResponse(self._views.sign_in("", viewer))
+
+    async def _enter(self, request: Request) -> Response:
+        """Use a link up, and begin a session."""
+        if not _from_own_page(request):
+            return self.how_to(_FOREIGN, _FORBIDDEN)
+        viewer = self._links.withdraw(request.path_params["token"])
+        if viewer is None:
+            return self.how_to(_USED)
+        self._sessions.withdraw(request.cookies.get(self._cookie, ""))
+        entered = RedirectResponse("/", _SEE_OTHER)
+        entered.set_cookie(
+            self._cookie,
+            self._sessions.issue(viewer),
+            max_age=int(SESSION_S),
+            secure=self._secure,
+            httponly=True,
+            samesite="strict",
+        )
+        return entered
+
+    async def _leave(self, request: Request) -> Response:
+        """End the session."""
+        if not _from_own_page(request):
+            return self.how_to(_FOREIGN, _FORBIDDEN)
+        self._sessions.withdraw(request.cookies.get(self._cookie, ""))
+        left = self.how_to("You have signed out.", 200)
+        left.delete_cookie(self._cookie, secure=self._secure, httponly=True, samesite="strict")
+        return left
+
+
+def _from_own_page(request: Request) -> bool:
+    """Whether a form was sent from a page of this site. Browsers say where a form is from."""
+    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", "-")
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

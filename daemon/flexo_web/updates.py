@@ -1,0 +1,59 @@
+"""Tells open pages when they have changed (server-sent events). What has changed they fetch themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from flexo_web.feed import Feed
+from flexo_web.tokens import Viewer
+from flexo_web.views import Address, Views
+
+STREAMS_OF_A_USER: Final = 20
+"""The most open pages of a user that hear of changes."""
+STREAMS: Final = 1000
+"""The most open pages of all users."""
+_SIGN_OF_LIFE_S: Final = 15.0
+_TOO_MANY: Final = 429
+
+
+class Updates:
+    """The streams of all open pages."""
+
+    def __init__(self, feed: Feed, views: Views) -> None:
+        self._feed = feed
+        self._views = views
+        self._open: Counter[int] = Counter()
+
+    def stream(self, address: Address, viewer: Viewer, signed_in: Callable[[], bool]) -> Response:
+        """The stream of one open page, until `signed_in` is false."""
+        if self._open[viewer.uid] >= STREAMS_OF_A_USER or self._open.total() >= STREAMS:
+            return PlainTextResponse(
+                f"too many open pages: {STREAMS_OF_A_USER} of a user are allowed", _TOO_MANY
+            )
+        lines = self._lines(address, viewer, signed_in)
+        return StreamingResponse(lines, media_type="text/event-stream")
+
+    async def _lines(
+        self, address: Address, viewer: Viewer, signed_in: Callable[[], bool]
+    ) -> AsyncGenerator[str]:
+        self._open[viewer.uid] += 1
+        try:
+            with self._feed.watched():
+                shown, snapshot = "", self._feed.now
+                while signed_in():
+                    digest = (await self._views.content(address, snapshot, viewer)).digest
+                    if digest != shown:
+                        shown = digest
+                        yield f"event: changed\ndata: {digest}\n\n"
+                    try:
+                        async with asyncio.timeout(_SIGN_OF_LIFE_S):
+                            snapshot = await self._feed.after(snapshot.number)
+                    except TimeoutError:
+                        yield ": still here\n\n"
+        finally:
+            self._open[viewer.uid] -= 1

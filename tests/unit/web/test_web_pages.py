@@ -1,0 +1,173 @@
+"""What the pages say, and that nothing that users chose is taken for markup."""
+
+from __future__ import annotations
+
+import pytest
+from flexod_double import NOW, FlexodDouble, event, job
+from signed_in import Browser
+
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_web import pages
+
+HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7 * 7 }}\u202egpj"
+
+
+def test_the_cluster_s_page_has_gpus_by_node_and_jobs_with_size_range_and_reason(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17), job(18, "bob", granted=6, reasons=["t3 is kept for pending job 4711"])]
+    flexod.nodes[2].unusable = "DOWN: fan"
+    text = browser().get("/").text
+    assert "lab, Slurm 22.05.8" in text
+    assert "0 GPUs in use, 2 in satellites, 2 idle" in text  # t2
+    assert "3 GPUs in use, 0 in satellites, 1 unusable" in text
+    assert "DOWN: fan" in text
+    assert "4 train, 6 are granted" in text
+    assert "t3 is kept for pending job 4711" in text
+    assert text.index('id="job-17"') < text.index('id="job-18"')
+
+
+def test_jobs_that_change_their_size_come_first(flexod: FlexodDouble, browser: Browser) -> None:
+    moving = pb.GrantView(node="t3", workers=2, state="warming")
+    flexod.jobs = [job(17), job(18, granted=6, grants=[moving])]
+    text = browser().get("/").text
+    assert text.index('id="job-18"') < text.index('id="job-17"')
+
+
+def test_jobs_beyond_what_a_page_holds_are_counted(
+    flexod: FlexodDouble, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MOST_ROWS", 2)
+    flexod.jobs = [job(number) for number in range(1, 6)]
+    assert "3 more jobs are not shown" in browser().get("/").text
+
+
+def test_a_viewer_s_own_page_has_his_jobs_and_those_that_wait_in_the_policy_s_order(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17, "root"), job(18, "ada")]
+    flexod.waiting = [
+        pb.WaitingJob(
+            job_id=30, user="ada", min=2, max=4, reason="JobHeldUser", waits_for="held", submitted_at=NOW
+        ),
+        pb.WaitingJob(job_id=31, user="ada", min=8, max=8, reason="Resources", submitted_at=NOW + 1),
+        pb.WaitingJob(job_id=32, user="root", min=1, max=4, reason="Resources", submitted_at=NOW),
+    ]
+    flexod.order = [32, 31]
+    text = browser(0).get("/mine").text
+    assert 'id="job-17"' in text
+    assert 'id="job-18"' not in text
+    assert (
+        text.index('id="job-32"')
+        < text.index("Others")
+        < text.index('id="job-31"')
+        < text.index('id="job-30"')
+    )
+    assert "held (JobHeldUser)" in text
+    assert ">8 workers<" in text
+    assert ">1 worker<" in text
+
+
+def test_a_job_s_page_has_its_reasons_its_sizes_and_the_sentence_of_each_step(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    grown = event(NOW, "grow", "grow by 2 workers on t2: t2 is idle", "t2", 2, True)
+    flexod.explained[17] = pb.ExplainJobReply(sentences=["no idle GPU is left"], events=[grown])
+    text = browser().get("/jobs/17").text
+    assert "no idle GPU is left" in text
+    assert "from 2 to 4" in text
+    assert "t2 is idle" in text
+    assert 'href="#event-0"' in text
+    assert 'id="event-0"' in text
+
+
+def test_events_of_the_run_before_a_requeue_are_left_out(flexod: FlexodDouble, browser: Browser) -> None:
+    old = pb.Event(at=NOW, kind="grow", text="of the first run", job_id=17)
+    flexod.explained[17] = pb.ExplainJobReply(
+        events=[pb.Event(at=NOW + 9, kind="scale", text="of the second run", job_id=17, restart_count=1), old]
+    )
+    flexod.jobs = [job(17, restart_count=1)]
+    text = browser().get("/jobs/17").text
+    assert "of the second run" in text
+    assert "of the first run" not in text
+
+
+def test_a_job_that_has_ended_keeps_its_sizes(flexod: FlexodDouble, browser: Browser) -> None:
+    events = [
+        event(NOW + 60, "end", "the job ended: TIMEOUT"),
+        event(NOW, "grow", "grow by 2 workers on t2: x", "t2", 2, True),
+    ]
+    end = pb.JobEnd(state="TIMEOUT", started_at=NOW - 60, ended_at=NOW + 60, base_workers=3, most_workers=5)
+    flexod.explained[9] = pb.ExplainJobReply(sentences=["the job ended: TIMEOUT"], events=events, end=end)
+    text = browser().get("/jobs/9").text
+    assert "It ended at" in text
+    assert "from 3 to 5" in text
+    assert "<svg" in text
+
+
+def test_a_job_that_flexod_does_not_know_is_not_found_with_flexod_s_sentence(browser: Browser) -> None:
+    answer = browser().get("/jobs/5")
+    assert answer.status_code == 404
+    assert "job 5 is not in the queue" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ("17", "/jobs/17"),
+        (" 17 ", "/jobs/17"),
+        ("", "/"),
+        ("0", "/"),
+        ("-1", "/"),
+        ("9" * 500, "/"),
+        ("//x", "/"),
+    ],
+)
+def test_a_number_that_is_typed_leads_to_the_job_and_anything_else_to_the_first_page(
+    browser: Browser, said: str, path: str
+) -> None:
+    assert browser().get("/jobs", params={"id": said}).headers["location"] == path
+
+
+def test_a_job_with_a_number_that_no_cluster_has_does_no_harm(browser: Browser) -> None:
+    assert browser().get(f"/jobs/{'9' * 40}").status_code == 404
+
+
+def test_whatever_users_and_nodes_call_themselves_is_text(flexod: FlexodDouble, browser: Browser) -> None:
+    flexod.status.cluster = flexod.status.policy = flexod.status.trouble = HOSTILE
+    flexod.jobs = [
+        job(17, HOSTILE, reasons=[HOSTILE], pending_command=HOSTILE),
+        job(18, base_nodes=[HOSTILE]),
+    ]
+    flexod.nodes = [pb.NodeView(name=HOSTILE, gpus=2, gpu_type=HOSTILE, unusable=HOSTILE)]
+    flexod.waiting = [pb.WaitingJob(job_id=19, user=HOSTILE, reason=HOSTILE)]
+    flexod.explained[17] = pb.ExplainJobReply(
+        sentences=[HOSTILE], events=[pb.Event(at=NOW, kind=HOSTILE, text=HOSTILE, job_id=17)]
+    )
+    user = browser()
+    for path in ("/", "/mine", "/jobs/17"):
+        text = user.get(path).text
+        assert "&lt;script&gt;alert(1)" in text
+        assert "{{ 7 * 7 }}" in text
+        assert "\\u202egpj" in text
+        assert "<script>alert" not in text
+        assert "<img" not in text
+        assert "\u202e" not in text
+
+
+def test_a_sentence_that_flexod_refuses_with_is_text_too(flexod: FlexodDouble, browser: Browser) -> None:
+    flexod.refusal = HOSTILE
+    text = browser().get("/jobs/5").text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert" not in text
+
+
+def test_pages_hold_no_inline_script_and_no_inline_style(browser: Browser) -> None:
+    user = browser()
+    for path in ("/", "/mine", "/jobs/17"):
+        text = user.get(path).text
+        assert text.count("<script") == text.count('<script src="/static/web.js"') == 1
+        assert "style=" not in text
+        assert "<style" not in text
+        assert "http://" not in text
+        assert "https://" not in text
