@@ -21,6 +21,7 @@ from flexo_lab import Lab, LabSpec, Profile, all_labs, bring_up, take_down
 from flexo_lab.layout import Layout
 from flexo_lab.spec import DEFAULT_NAME
 from flexo_lab.status import LabStatus, status_of
+from flexo_lab.web import url_of
 from flexo_lab.yarn import YarnLab
 
 _JOB_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SPANK_", "FLEXO_")
@@ -65,6 +66,10 @@ def up(
         str, typer.Option(metavar="|".join(Profile), help="How Slurm is set up: docs/lab.md.")
     ] = Profile.QUICK.value,
     flexod: Annotated[bool, typer.Option(help="Start flexod as well.")] = True,
+    web: Annotated[
+        bool,
+        typer.Option("--web", help="Start the web pages (flexo-web) as well, as an account without rights."),
+    ] = False,
     loans: Annotated[bool, typer.Option(help="flexod lends inference nodes to training.")] = False,
     by_qos: Annotated[
         bool, typer.Option(help="Satellites are preempted by QOS (profile accounting).")
@@ -83,6 +88,9 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
+    if yarn and web:
+        complain("--web is allowed without --yarn: start flexo-web by hand beside a YARN lab's flexod")
+        raise typer.Exit(ExitCode.USAGE)
     if yarn:
         inference = 2 * int(loans) if infer_nodes is None else infer_nodes
         yarn_lab.up(
@@ -105,6 +113,7 @@ def up(
                 infer_gpu_type=infer_gpu_type,
                 profile=Profile.named(profile),
                 flexod=flexod,
+                web=web,
                 loans=loans,
                 by_qos=by_qos,
             )
@@ -199,6 +208,7 @@ def _print_status(found: LabStatus) -> None:
     slurmds = [daemon for daemon in found.daemons if daemon.name.startswith("slurmd ")]
     others = [daemon.name for daemon in found.daemons if daemon not in slurmds]
     flexod = [daemon for daemon in found.daemons if daemon.name == "flexod"]
+    url = url_of(lab.ports)
     print_line(f"lab {found.name}")
     print_pairs(
         [
@@ -207,6 +217,11 @@ def _print_status(found: LabStatus) -> None:
             ("daemons", ", ".join([*others, f"{len(slurmds)} slurmd"])),
             *([("NOT alive", ", ".join(found.missing))] if found.missing else []),
             ("flexod", f"{lab.daemon_address}, {f'process {flexod[0].pid}' if flexod else 'not running'}"),
+            *(
+                [("web pages", f"{url}; a link to enter: flexo lab shell {lab.name} -- flexo web")]
+                if url
+                else []
+            ),
             ("ports", _ports(lab)),
             ("jobs", f"{found.running_jobs} running, {found.pending_jobs} pending"),
         ]

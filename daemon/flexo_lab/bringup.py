@@ -25,6 +25,7 @@ from flexo_lab.requirements import program, require
 from flexo_lab.slurm_files import gpus_of_nodes, plugin_sources, write_slurm_files
 from flexo_lab.spec import LabSpec, Profile
 from flexo_lab.teardown import Progress, dismantle, locked, silent, take_down
+from flexo_lab.web import start_web
 
 _LOCAL_MAJORS = range(240, 255)  # Linux, admin-guide/devices.txt: for local and experimental use
 _NODES_S = 60.0
@@ -109,6 +110,9 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
     if spec.flexod:
         progress("starting flexod")
         lab.start_flexod()
+    if spec.web:
+        progress("starting flexo-web")
+        start_web(layout, record, lab.environment(spec.web_account))
     lab = Lab(layout, Record(spec, record.ports, up=True))
     lab.record.write(layout.record)
     return lab
@@ -119,9 +123,10 @@ def _claim_ports(layout: Layout, spec: LabSpec) -> Record:
     with root_lock(layout.directory.parent):
         others = [Record.read(layout.directory.parent / name / layout.record.name) for name in all_labs()]
         promised = frozenset(port for other in others if other for port in other.ports.all())
-        slurmctld, flexod, dbd, *slurmds = free_ports(3 + len(spec.node_names), promised)
+        slurmctld, flexod, dbd, web, *slurmds = free_ports(4 + len(spec.node_names), promised)
         dbd = dbd if spec.profile is Profile.ACCOUNTING else 0
-        record = Record(spec, Ports(slurmctld, flexod, tuple(slurmds), dbd), up=False)
+        web = web if spec.web else 0
+        record = Record(spec, Ports(slurmctld, flexod, tuple(slurmds), dbd, web), up=False)
         record.write(layout.record)
         return record
 

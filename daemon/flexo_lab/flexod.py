@@ -74,13 +74,19 @@ def run_flexod(
 ) -> subprocess.Popen[bytes]:
     """Start flexod with the lab's flexo.toml, and wait until it listens at `address`. Raises LabFailed."""
     command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml), *options]
-    if _may_read_the_code(account, environment):
-        process = start(command, log, environment, account)
-    else:
-        process = start([*_reading_all(account), *command], log, environment)
+    process = start_own(command, account, log, environment)
     host, _, port = address.rpartition(":")
     wait_until(lambda: is_listening(int(port), host), "flexod to listen", _START_S, log, process)
     return process
+
+
+def start_own(
+    command: Sequence[str], account: Account, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a daemon of flexo's as `account`, which may be unable to read this checkout. Raises LabFailed."""
+    if _may_read_the_code(account, environment):
+        return start(command, log, environment, account)
+    return start([*_reading_all(account), *command], log, environment)
 
 
 def flexod_processes(layout: Layout) -> list[psutil.Process]:
@@ -153,7 +159,7 @@ def _reading_all(account: Account) -> list[str]:
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise LabFailed(
-            f"'{account.name}', who runs flexod on a lab, cannot read {Path(__file__).parents[2]}: "
+            f"'{account.name}', who runs a daemon of a lab, cannot read {Path(__file__).parents[2]}: "
             "move the checkout to where others may read, or install setpriv (util-linux)"
         )
     return [

@@ -17,6 +17,8 @@ from flexo_lab.processes import Account
 from flexo_lab.record import Ports, Record
 from flexo_lab.spec import LabSpec
 from flexo_lab.teardown import Progress, silent, take_down
+from flexo_lab.web import url_of
+from flexo_protos.web_login import URL_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,14 @@ class Lab:
     def environment(self, user: str | None = None) -> dict[str, str]:
         """A clean environment in which every Slurm and flexo command uses this lab."""
         account = Account.named(user) if user else Account.own()
+        url = url_of(self.ports)
         return {
             **clean_environment(account, self.name),
             "SLURM_CONF": str(self.layout.slurm_conf),
             "FLEXO_CONFIG": str(self.layout.flexo_toml),
             "FLEXO_DAEMON": self.daemon_address,
             "FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket),
+            **({URL_VARIABLE: url} if url else {}),
         }
 
     def run(

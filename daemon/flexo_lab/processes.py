@@ -59,8 +59,8 @@ class Daemon:
     """A daemon of a lab: its name and its process id."""
 
     name: str
-    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod; of YARN, rm, n1 and
-    krb5kdc."""
+    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod, flexo-web; of YARN,
+    rm, n1 and krb5kdc."""
     pid: int
 
 
@@ -235,6 +235,8 @@ def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
     names = [Path(word).name for word in command[:3]] or [""]
     if names[0] == "slurmdbd":
         return "slurmdbd"  # it takes no argument that would name the lab
+    if "flexo-web" in names:
+        return "flexo-web"  # likewise
     if not any(_mentions(word, str(directory)) for word in command):
         return None  # a job's own process, or a helper such as slurmscriptd
     if names[0] == "slurmd" and "-N" in command:

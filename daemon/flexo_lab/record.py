@@ -15,17 +15,20 @@ from flexo_lab.spec import LabSpec, Profile
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """TCP ports of a lab. `dbd` is 0 if there is no slurmdbd."""
+    """TCP ports of a lab. `dbd` is 0 if there is no slurmdbd, `web` if there is no flexo-web."""
 
     slurmctld: int
     flexod: int
     slurmds: tuple[int, ...]
     """Ports of the slurmds, in the order of LabSpec.node_names."""
     dbd: int = 0
+    web: int = 0
 
     def all(self) -> frozenset[int]:
         """Every port of the lab."""
-        return frozenset((self.slurmctld, self.flexod, *self.slurmds, *((self.dbd,) if self.dbd else ())))
+        return frozenset(
+            port for port in (self.slurmctld, self.flexod, *self.slurmds, self.dbd, self.web) if port
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ class LabSpec:
     profile: Profile = Profile.QUICK
     flexod: bool = True
     """True to start flexod with the lab."""
+    web: bool = False
+    """True to start flexo-web beside flexod."""
     loans: bool = False
     """True to let flexod lend inference nodes to training; within seconds, except in profile production."""
     by_qos: bool = False
@@ -78,6 +80,8 @@ class LabSpec:
         if self.loans and self.profile is Profile.ACCOUNTING:
             raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
                           "who may not edit partitions")  # fmt: skip
+        if self.web and not self.flexod:
+            raise BadSpec("web is allowed with flexod: the web pages show what flexod sees")
         if self.by_qos and self.profile is not Profile.ACCOUNTING:
             raise BadSpec("by_qos is allowed in the profile accounting: without slurmdbd there are no QOS")
 
@@ -105,6 +109,11 @@ class LabSpec:
     def node_names(self) -> tuple[str, ...]:
         """Training nodes, then inference nodes: the order of the slurmd ports."""
         return self.train_names + self.infer_names
+
+    @property
+    def web_account(self) -> str:
+        """The account that runs flexo-web: one without rights."""
+        return "nobody"
 
     @property
     def flexod_account(self) -> str:

@@ -86,7 +86,9 @@ def expected_daemons(spec: LabSpec) -> tuple[str, ...]:
     """Names of all daemons that a lab of `spec` has."""
     database = ("mariadbd", "slurmdbd") if spec.profile is Profile.ACCOUNTING else ()
     flexod = ("flexod",) if spec.flexod else ()
-    return ("munged", *database, "slurmctld", *(f"slurmd {node}" for node in spec.node_names), *flexod)
+    web = ("flexo-web",) if spec.web else ()
+    slurmds = (f"slurmd {node}" for node in spec.node_names)
+    return ("munged", *database, "slurmctld", *slurmds, *flexod, *web)
 
 
 def parse_gpus_used(gres_used: str) -> int:

@@ -70,6 +70,12 @@ def test_satellites_are_preempted_by_qos_only_where_there_is_one() -> None:
         LabSpec(by_qos=True)
 
 
+def test_web_pages_need_a_flexod_to_show_and_run_without_rights() -> None:
+    assert LabSpec(web=True).web_account == "nobody"
+    with pytest.raises(BadSpec, match=r"web\b.*flexod"):
+        LabSpec(web=True, flexod=False)
+
+
 def test_flexod_is_an_ordinary_user_only_where_slurmdbd_can_make_it_operator() -> None:
     assert LabSpec(profile=Profile.PRODUCTION).flexod_account == "slurm"
     assert LabSpec(profile=Profile.ACCOUNTING).flexod_account == "daemon"
