@@ -20,6 +20,7 @@ from flexo_cli.app import app
 from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
 from flexo_cli.exit_codes import ExitCode
 from flexo_protos.credentials import SOCKET_VARIABLE
+from flexo_protos.web_login import DEFAULT_URL, URL_VARIABLE
 from horovod_elastic import hosts, launcher
 from horovod_elastic.aggregation import pool
 from horovod_elastic.sharing import command as share
@@ -71,6 +72,7 @@ ENVIRONMENT = (
     Term(ADDRESS_VARIABLE, "flexod's address, HOST:PORT."),
     Term(CONFIG_VARIABLE, f"flexod's configuration, instead of {DEFAULT_PATH}."),
     Term(SOCKET_VARIABLE, "munged's socket, where it is not MUNGE's default."),
+    Term(URL_VARIABLE, f"flexo-web's URL, instead of {DEFAULT_URL}."),
 )
 """Variables that the commands read."""
 EXIT_CODES = tuple(Term(str(code.value), code.meaning) for code in ExitCode)

@@ -69,6 +69,9 @@ def test_the_wheel_holds_every_module_and_what_workers_and_administrators_need(
     assert {"flexo_protos/hadoop/ipc_pb2.py", "flexo_protos/v1/jobs_pb2_grpc.py"} < made
     assert made - held == set()
     assert "flexo/flexo.toml.example" in held
+    of_pages = [name.removeprefix("daemon/") for name in listed if name.startswith("daemon/flexo_web/")]
+    assert "flexo_web/templates/now.html" in of_pages
+    assert set(of_pages) - held == set()
 
 
 def test_what_is_installed_of_it_starts_and_is_not_this_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ def test_what_cannot_be_is_refused_in_one_sentence(arguments: list[str], message
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_web_pages_are_not_started_beside_a_yarn_lab() -> None:
+    result = CliRunner().invoke(app, ["up", "--yarn", "--web"])
+    assert result.exit_code == 2
+    assert "--web" in result.stderr
+
+
 def test_without_root_up_and_down_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "a lab needs root" in CliRunner().invoke(app, ["up"]).stderr
