@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -25,11 +26,14 @@ from flexo_web.explanations import Explanations
 from flexo_web.feed import Client, Feed
 from flexo_web.security_headers import SecurityHeaders
 from flexo_web.sign_in import SignIn
+from flexo_web.tokens import Viewer
 from flexo_web.updates import Updates
 from flexo_web.views import MINE, NOW, Address, Views, of_job
 
 _LARGEST_JOB: Final = (1 << 64) - 1
-_SEE_OTHER, _NOT_FOUND = 303, 404
+_SEE_OTHER, _NOT_FOUND, _TOO_MANY = 303, 404, 429
+_PAGES_OF_A_USER: Final = 8
+"""The most pages of a user that are being made: some wait for flexod, in turn with those of others."""
 _NOT_SIGNED_IN: Final = "You are not signed in."
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -45,6 +49,7 @@ class Site:
         self._views = Views(Explanations(Client(connect)))
         self._sign_in = SignIn(self._views, authenticator, url)
         self._updates = Updates(self._feed, self._views)
+        self._being_made: Counter[int] = Counter()
 
     def app(self) -> Starlette:
         """The application to serve."""
@@ -83,10 +88,14 @@ class Site:
             viewer = self._sign_in.viewer(request)
             if viewer is None:
                 return self._sign_in.how_to(_NOT_SIGNED_IN)
-            address = address_of(request)
-            content = await self._views.content(address, await self._feed.fresh(), viewer)
-            html = self._views.whole(address, content, viewer)
-            return HTMLResponse(html, 200 if content.found else _NOT_FOUND)
+            if self._being_made[viewer.uid] >= _PAGES_OF_A_USER:
+                text = f"too many requests at once: {_PAGES_OF_A_USER} of a user are allowed"
+                return PlainTextResponse(text, _TOO_MANY)
+            self._being_made[viewer.uid] += 1
+            try:
+                return await self._made(address_of(request), viewer)
+            finally:
+                self._being_made[viewer.uid] -= 1
 
         async def tell_changes(request: Request) -> Response:
             viewer = self._sign_in.viewer(request)
@@ -97,6 +106,11 @@ class Site:
             )
 
         return [Route(path, show), Route(f"/updates{path}", tell_changes)]
+
+    async def _made(self, address: Address, viewer: Viewer) -> Response:
+        content = await self._views.content(address, await self._feed.fresh(), viewer)
+        html = self._views.whole(address, content, viewer)
+        return HTMLResponse(html, 200 if content.found else _NOT_FOUND)
 
     async def _look_up(self, request: Request) -> Response:
         """The page of the job whose number somebody has typed."""

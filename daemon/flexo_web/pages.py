@@ -32,6 +32,8 @@ class NodeStrip:
     idle: int
     unusable: str
     """Why nothing may be placed there; "" when it may."""
+    loan: str
+    """The state of its loan to training; "": it is not on loan."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -247,10 +249,13 @@ def _strips(picture: Picture) -> list[NodeStrip]:
     for job in picture.jobs.jobs:
         for grant in job.grants:
             taken[grant.node] += grant.workers * job.gpus_per_worker
-    return [_strip(node, taken[node.name]) for node in picture.nodes.nodes if node.gpus]
+    lent = {loan.node: loan.state for loan in picture.loans.loans}
+    return [
+        _strip(node, taken[node.name], lent.get(node.name, "")) for node in picture.nodes.nodes if node.gpus
+    ]
 
 
-def _strip(node: admin_pb2.NodeView, taken: int) -> NodeStrip:
+def _strip(node: admin_pb2.NodeView, taken: int, loan: str) -> NodeStrip:
     allocated = min(node.gpus, node.gpus_allocated)
     in_satellites = min(allocated, taken)
     return NodeStrip(
@@ -260,6 +265,7 @@ def _strip(node: admin_pb2.NodeView, taken: int) -> NodeStrip:
         in_satellites=in_satellites,
         idle=node.gpus - allocated,
         unusable=node.unusable,
+        loan=loan,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 
@@ -64,6 +64,8 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
         self.nodes = [pb.NodeView(name=f"t{number}", gpus=4, gpus_allocated=number) for number in (1, 2, 3)]
         self.order: list[int] = []
         self.refusal = ""
+        self.before_explaining: Callable[[], object] = lambda: None
+        self.loans = pb.ListLoansReply()
         self.explained = {17: pb.ExplainJobReply(sentences=["no idle GPU is left"])}
 
     def _heard(self, method: str, context: grpc.ServicerContext) -> None:
@@ -85,10 +87,11 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
 
     def ListLoans(self, request, context):  # noqa: N802
         self._heard("ListLoans", context)
-        return pb.ListLoansReply()
+        return self.loans
 
     def ExplainJob(self, request, context):  # noqa: N802
         self._heard("ExplainJob", context)
+        self.before_explaining()
         if request.job_id not in self.explained:
             context.abort(
                 grpc.StatusCode.NOT_FOUND, self.refusal or f"job {request.job_id} is not in the queue"

@@ -27,6 +27,11 @@ def test_the_cluster_s_page_has_gpus_by_node_and_jobs_with_size_range_and_reason
     assert text.index('id="job-17"') < text.index('id="job-18"')
 
 
+def test_a_server_on_loan_is_named_with_the_state_of_its_loan(flexod: FlexodDouble, browser: Browser) -> None:
+    flexod.loans = pb.ListLoansReply(lending=True, loans=[pb.LoanView(node="t3", state="called back")])
+    assert browser().get("/").text.count("on loan: called back") == 1
+
+
 def test_jobs_that_change_their_size_come_first(flexod: FlexodDouble, browser: Browser) -> None:
     moving = pb.GrantView(node="t3", workers=2, state="warming")
     flexod.jobs = [job(17), job(18, granted=6, grants=[moving])]
