@@ -24,6 +24,7 @@ from flexo.model.plans import Allocate
 from flexo.model.training import TrainingJob
 from flexo.policies.base import Policy
 from flexo_simulation.capacity import Capacity
+from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimator
 from flexo_simulation.inference_side import InferenceSide
 from flexo_simulation.live_job import LiveJob
@@ -283,9 +284,12 @@ class _World:
     def _picture(self, job: LiveJob) -> TrainingJob:
         """The job as policies see it, with the present estimate."""
         job.estimate(self._estimator)
-        seen = job.picture(self._scenario.costs, self._scenario.checkpoints)
+        seen = job.picture(self._costs_of(job), self._scenario.checkpoints)
         self.told_truth |= seen.source is Source.ORACLE and seen.remaining_work is not None
         return seen
+
+    def _costs_of(self, job: LiveJob) -> Costs:
+        return self._scenario.costs if job.trace.costs is None else job.trace.costs
 
     def _end(self, job: LiveJob, end: End, at: float) -> None:
         self._cluster.end(job.key)
@@ -320,11 +324,9 @@ class _World:
 
     def reshare(self, seen: TrainingJob, allocation: Allocate) -> TrainingJob:
         """Give a job the shares of `allocation` from now on."""
-        job, scenario = self._live[seen.key.job_id], self._scenario
+        job, checkpoints = self._live[seen.key.job_id], self._scenario.checkpoints
         pace = self._paces.of(job.trace, allocation.shares)
-        job.reshare(
-            self._now, allocation.shares, pace, allocation.samples, scenario.costs, scenario.checkpoints
-        )
+        job.reshare(self._now, allocation.shares, pace, allocation.samples, self._costs_of(job), checkpoints)
         job.guaranteed, job.second = allocation.guaranteed, allocation.shared
         others = self._seats.sit(seen.key.job_id, job.seated())
         if (beside := self._seats.of(seen.key.job_id)) != job.beside:

@@ -1,19 +1,21 @@
 """The measurements of six applications by Pollux' authors: step times by placement, gradients by epoch.
 
 Each application has a folder, as in petuum/adaptdl's branch osdi21-artifact: `placements.csv` and
-`scalability.csv` (step times), `validation-<batch>.csv` (one row per epoch). This is the hidden truth of
-simulated jobs: only `pollux_training` reads it.
+`scalability.csv` (step times), `validation-<batch>.csv` (one row per epoch). Sia's artifact has the same
+files, with step times for each GPU type: `placements-<type>.csv` and `scalability-<type>.csv`. This is the
+hidden truth of simulated jobs: only `pollux_training` reads it.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +36,15 @@ class BadProfile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The facts on an application that are not in its files: Pollux' artifact has them in its code."""
+    """The facts on an application that are not in its files: the artifacts have them in their code."""
 
     max_epochs: int
     most_local_samples: int | None = None
     """The most samples per GPU; None: the most that was measured."""
+    slowdown: float = 1.0
+    """The duration of a real step, relative to the measured one (Sia's calibration)."""
+    room_by_placement: bool = False
+    """Whether a GPU holds no more samples than were measured on its job's placement (Sia)."""
 
 
 DECLARED = {
@@ -51,24 +57,29 @@ DECLARED = {
 }
 
 
-@lru_cache(maxsize=64)
 def load_application(folder: Path, name: str) -> Application:
     """Load the application `name`, whose files are in `folder`/`name`. Raises BadProfile."""
     if name not in DECLARED:
         raise BadProfile(f"'{name}' is none of the applications {', '.join(DECLARED)}")
+    return load_declared(folder, name, DECLARED[name])
+
+
+@lru_cache(maxsize=64)
+def load_declared(folder: Path, name: str, declared: Declared, gpu_type: str = "") -> Application:
+    """Load the application `name`, as measured on `gpu_type` ("": there is one type). Raises BadProfile."""
     try:
-        return Application(name, DECLARED[name], folder / name)
+        return Application(name, declared, folder / name, gpu_type)
     except (OSError, ValueError) as error:
         raise BadProfile(f"{folder / name}: {error}") from error
 
 
 class Application:
-    """The truth about one application. Immutable, except for cached look-ups."""
+    """The truth about one application on one GPU type. Immutable, except for cached look-ups."""
 
-    def __init__(self, name: str, declared: Declared, folder: Path) -> None:
+    def __init__(self, name: str, declared: Declared, folder: Path, gpu_type: str = "") -> None:
         self.name = name
         self.max_epochs = declared.max_epochs
-        self.step_times = StepTimes(folder)
+        self.step_times = StepTimes(folder, gpu_type, declared.slowdown)
         self.epochs = Epochs(folder, declared.max_epochs)
         measured = self.step_times.local_samples
         self.limits = BatchLimits(
@@ -76,19 +87,32 @@ class Application:
             largest=self.epochs.batches[-1],
             local=Range(measured.min, declared.most_local_samples or measured.max),
         )
+        self._room_by_placement = declared.room_by_placement
+
+    def limits_on(self, placement: tuple[int, ...]) -> BatchLimits:
+        """The batches that the GPUs of this placement hold. Raises ValueError if nothing like it was
+        measured."""
+        if not self._room_by_placement:
+            return self.limits
+        local = self.limits.local
+        most = max(local.min, min(local.max, self.step_times.most_local(placement)))
+        return replace(self.limits, local=Range(local.min, most))
 
 
 class StepTimes:
     """Step times by placement and samples per GPU."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, gpu_type: str = "", slowdown: float = 1.0) -> None:
+        suffix = f"-{gpu_type}" if gpu_type else ""
+        self._scalability = folder / f"scalability{suffix}.csv"
+        self._slowdown = slowdown
         by_placement: dict[tuple[int, ...], list[tuple[int, float, float]]] = defaultdict(list)
-        for placement, local, step, sync in zip(
-            *_columns(folder / "placements.csv", "placement", "local_bsz", "step_time", "sync_time"),
-            strict=True,
+        for row in _rows(
+            folder / f"placements{suffix}.csv", "placement", "local_bsz", "step_time", "sync_time"
         ):
-            by_placement[tuple(map(int, placement))].append((int(local), float(step), float(sync)))
+            by_placement[row.digits("placement")].append(
+                (row.whole("local_bsz"), row.number("step_time"), row.number("sync_time"))
+            )
         self._measured = {placement: np.array(sorted(points)).T for placement, points in by_placement.items()}
         sizes = [point[0] for points in by_placement.values() for point in points]
         self.local_samples = Range(min(sizes), max(sizes))
@@ -112,12 +136,44 @@ class StepTimes:
         sizes, steps, syncs = measured
         if not sizes[0] <= local <= sizes[-1]:
             raise ValueError(f"placement {placement}: {local} samples a GPU were never measured")
-        return StepTime(float(np.interp(local, sizes, steps)), float(np.interp(local, sizes, syncs)))
+        return self._slowed(float(np.interp(local, sizes, steps)), float(np.interp(local, sizes, syncs)))
+
+    def most_local(self, placement: tuple[int, ...]) -> int:
+        """The most samples per GPU that were measured on `placement`, or on as many nodes and GPUs or more.
+
+        Raises ValueError if there are no such measurements.
+        """
+        measured = self._measured.get(_first_rotation(placement))
+        if measured is not None:
+            return int(measured[0][-1])
+        nodes, gpus = len(placement), sum(placement)
+        sizes = [row.local for row in self._by_size if row.nodes >= nodes and row.gpus >= gpus]
+        if not sizes:
+            raise ValueError(f"{gpus} GPUs on {nodes} nodes were never measured")
+        return max(sizes)
+
+    def _slowed(self, step_s: float, sync_s: float) -> StepTime:
+        return StepTime(self._slowdown * step_s, self._slowdown * sync_s)
 
     def _off_the_table(self, placement: tuple[int, ...], local: int) -> StepTime:
         if self._surface is None:
             self._surface = _Surface(self._points())
-        return self._surface.at(min(len(placement), _MOST_NODES), sum(placement), local)
+        time = self._surface.at(min(len(placement), _MOST_NODES), sum(placement), local)
+        return self._slowed(time.step_s, time.sync_s)
+
+    @cached_property
+    def _by_size(self) -> tuple[_BySize, ...]:
+        names = "num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"
+        return tuple(
+            _BySize(
+                row.whole("num_nodes"),
+                row.whole("num_replicas"),
+                row.whole("local_bsz"),
+                row.number("step_time"),
+                row.number("sync_time"),
+            )
+            for row in _rows(self._scalability, *names)
+        )
 
     def _points(self) -> Iterator[tuple[int, int, int, float, float]]:
         """The points (nodes, GPUs, samples per GPU, step time, sync time): means of placements, then the
@@ -131,11 +187,19 @@ class StepTimes:
                 same[len(placement), sum(placement), int(size)].append((float(step), float(sync)))
         for point, times in sorted(same.items()):
             yield *point, *np.mean(times, axis=0)
-        names = "num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"
-        for nodes, gpus, local, step, sync in zip(
-            *_columns(self._folder / "scalability.csv", *names), strict=True
-        ):
-            yield int(nodes), int(gpus), int(local), float(step), float(sync)
+        for row in self._by_size:
+            yield row.nodes, row.gpus, row.local, row.step_s, row.sync_s
+
+
+@dataclass(frozen=True, slots=True)
+class _BySize:
+    """A step time on any placement with this number of nodes and GPUs."""
+
+    nodes: int
+    gpus: int
+    local: int
+    step_s: float
+    sync_s: float
 
 
 class _Surface:
@@ -177,15 +241,12 @@ class Epochs:
         progress = []
         self._gradients = []
         for batch in self.batches:
-            ends, squares, variances = _columns(files[batch], "progress", "grad_sqr", "grad_var")
-            if len(ends) < max_epochs:
-                raise ValueError(f"{files[batch].name} has {len(ends)} epochs of {max_epochs}")
-            progress.append([float(end) for end in ends[:max_epochs]])
+            rows = _rows(files[batch], "progress", "grad_sqr", "grad_var")
+            if len(rows) < max_epochs:
+                raise ValueError(f"{files[batch].name} has {len(rows)} epochs of {max_epochs}")
+            progress.append([row.number("progress") for row in rows[:max_epochs]])
             self._gradients.append(
-                [
-                    GradientStatistics(float(square), float(variance))
-                    for square, variance in zip(squares, variances, strict=True)
-                ]
+                [GradientStatistics(row.number("grad_sqr"), row.number("grad_var")) for row in rows]
             )
         self.ends: tuple[float, ...] = tuple(map(min, zip(*progress, strict=True)))
         """Progress at which each epoch ends: the smallest of all batch sizes."""
@@ -220,14 +281,61 @@ def _batch_of(path: Path) -> int:
     return int(match[1])
 
 
-def _columns(path: Path, *names: str) -> list[tuple[str, ...]]:
-    """The named columns of a file with a header. Raises ValueError if one column, or every row, is
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a profile: its cells by column."""
+
+    where: str
+    """The file and the line, for errors."""
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float:
+        """The cell as a number from 0. Raises ValueError."""
+        return self._from_0(column, "a number from 0")
+
+    def whole(self, column: str) -> int:
+        """The cell as a whole number. Raises ValueError."""
+        takes = "a whole number from 0"
+        value = self._from_0(column, takes)
+        if not value.is_integer():
+            raise self._refusal(column, takes)
+        return int(value)
+
+    def digits(self, column: str) -> tuple[int, ...]:
+        """The digits of a placement: the GPUs on each node. Raises ValueError."""
+        cell = self.cells[column].strip()
+        if not (cell.isascii() and cell.isdigit()) or "0" in cell:
+            raise self._refusal(column, "a digit from 1 to 9 for each node")
+        return tuple(map(int, cell))
+
+    def _from_0(self, column: str, takes: str) -> float:
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise self._refusal(column, takes) from None
+        if not 0 <= value < math.inf:
+            raise self._refusal(column, takes)
+        return value
+
+    def _refusal(self, column: str, takes: str) -> ValueError:
+        return ValueError(f"{self.where}: {column} is '{self.cells[column]}': it takes {takes}")
+
+
+def _rows(path: Path, *names: str) -> list[_Row]:
+    """The lines of a file with a header. Raises ValueError if one column, one cell or every row is
     missing."""
     with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    header = rows.pop(0) if rows else []
-    missing = set(names) - set(header)
-    if missing or not rows:
-        raise ValueError(f"{path.name} has no {' and no '.join(sorted(missing)) or 'rows'}")
-    columns = list(zip(*rows, strict=True))
-    return [columns[header.index(name)] for name in names]
+        reader = csv.reader(file)
+        header = next(reader, [])
+        missing = set(names) - set(header)
+        if missing:
+            raise ValueError(f"{path.name} has no {' and no '.join(sorted(missing))}")
+        rows = []
+        for cells in reader:
+            where = f"{path.name}:{reader.line_num}"
+            if len(cells) != len(header):
+                raise ValueError(f"{where}: has {len(cells)} cells where the header has {len(header)}")
+            rows.append(_Row(where, dict(zip(header, cells, strict=True))))
+    if not rows:
+        raise ValueError(f"{path.name} has no rows")
+    return rows

@@ -1,15 +1,16 @@
 """The true training of a job of Pollux' workloads: its progress by placement, batch and epoch.
 
-It follows Pollux' own simulator (Qiao et al., OSDI 2021; petuum/adaptdl, branch osdi21-artifact). A `Learner`
-holds the job's own observations, which the job may report. The learner knows only these, and nothing else of
-this file.
+It follows Pollux' own simulator (Qiao et al., OSDI 2021; petuum/adaptdl, branch osdi21-artifact), and that of
+Sia (Jayaram Subramanya et al., SOSP 2023; siasosp23/artifacts), where an application has other step times on
+each GPU type. A `Learner` holds the job's own observations on one type, which the job may report. The learner
+knows only these, and nothing else of this file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -31,12 +32,23 @@ class PolluxTraining:
     """One job of an application (implements Training). A worker is one GPU."""
 
     application: Application
+    """The application, as measured on the GPU type of every node that `on_node` does not name."""
     batch: int = 0
     """The aggregate batch that its user chose; 0: the job chooses, by its own observations."""
     declared: bool = True
     """Whether the job declares how many epochs it will train, so that its remaining work is known."""
     caution: float = 0.0
     """Number of standard errors by which the job lowers its expectations of untried sizes."""
+    on_node: Mapping[str, Application] = field(default_factory=dict, hash=False)
+    """Per node: the same application, as measured on the node's GPU type."""
+
+    def on(self, shares: Sequence[NodeShare]) -> Application | None:
+        """The application on the GPU type of these nodes; None: they are of several types, which nobody has
+        measured."""
+        if not self.on_node:
+            return self.application
+        found = {self.on_node.get(share.node, self.application) for share in shares if share.workers}
+        return found.pop() if len(found) == 1 else None
 
     def begin(self) -> PolluxRun:
         """A run from the start."""
@@ -54,7 +66,10 @@ class PolluxRun:
     def __init__(self, training: PolluxTraining) -> None:
         self._training = training
         self._application = training.application
-        self._learner = Learner(training.application.limits, training.batch, training.caution)
+        self._learners: dict[Application, Learner] = {}
+        """What the job has observed, by the application on each GPU type that it has had."""
+        self._learner = self._learner_of(training.application)
+        """The learner that saw the latest step."""
         self._epoch = 0
         self._progress = 0.0
         self._clock_s = 0.0
@@ -113,7 +128,8 @@ class PolluxRun:
         return max(0.0, self._clock_s - began_s) if self.finished else seconds
 
     def speed(self) -> Speed | None:
-        """The speed by the job's step times and gradients so far; None before its first step."""
+        """The speed on the GPU type of its latest step, by its observations there; None before its first
+        step."""
         return self._learner.speed()
 
     def remaining_work(self) -> float | None:
@@ -147,16 +163,26 @@ class PolluxRun:
     def _choose(self, shares: Sequence[NodeShare], samples: int) -> _Pace | None:
         """The pace with `shares`: with the given batch, its user's, or the best by the job's observations."""
         placement = tuple(share.workers for share in shares if share.workers)
-        if not placement:
+        application = self._training.on(shares)
+        if not placement or application is None:
             return None
-        batch = samples or self._training.batch or self._learner.choose_batch(sum(placement), len(placement))
-        return _pace(self._application, placement, batch)
+        batch = samples or self._training.batch
+        if not batch:
+            batch = self._learner_of(application).choose_batch(sum(placement), len(placement))
+        return _pace(application, placement, batch)
+
+    def _learner_of(self, application: Application) -> Learner:
+        if application not in self._learners:
+            training = self._training
+            self._learners[application] = Learner(application.limits, training.batch, training.caution)
+        return self._learners[application]
 
     def _observe(self, pace: _Pace) -> None:
         """Show the learner the present step time and gradients, once per epoch."""
         if not self._unseen:
             return
         self._unseen = False
+        self._learner = self._learner_of(pace.application)
         workers, nodes = sum(pace.placement), len(pace.placement)
         setting = Setting(workers, nodes, pace.passes.local)
         self._learner.saw_gradients(self._application.epochs.gradients(pace.batch, self._epoch))
@@ -194,8 +220,9 @@ class _Pace:
     def __init__(self, application: Application, placement: tuple[int, ...], batch: int) -> None:
         """Raises ValueError if this has not been measured."""
         workers = sum(placement)
+        self.application = application
         self.placement = placement
-        self.passes = split(batch, workers, application.limits)
+        self.passes = split(batch, workers, application.limits_on(placement))
         self.time = application.step_times.of(placement, self.passes.local)
         self.batch = self.passes.batch(workers)
         self._step_s = self.time.step_s + self.passes.accumulated * self.time.compute_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources
+from flexo_simulation.costs import Costs
 from flexo_simulation.training import Training
 
 
@@ -34,6 +35,8 @@ class TraceJob:
     heterogeneous: bool = False
     declared_work: float | None = None
     """Work that the job declared at submission, in the unit of its speed; None: none."""
+    costs: Costs | None = None
+    """The job's own costs of starts and changes; None: those of the scenario."""
     line: int = 0
     """The number of its line in its file, from 1; 0: generated."""
     name: str = ""

@@ -64,7 +64,12 @@ def _profiles(path: Path, options: ReadOptions) -> Path:
 
 
 def _job(row: Row, folder: Path) -> TraceJob:
-    application = _application(row, folder)
+    return measured_job(row, PolluxTraining(_application(row, folder)))
+
+
+def measured_job(row: Row, training: PolluxTraining) -> TraceJob:
+    """The job of a row, which trains like `training` with the batch of the row. Raises BadValue."""
+    application = training.application
     requested, batch = row.whole("num_replicas", least=1), row.whole("batch_size", least=1)
     limits = application.limits
     if not limits.initial <= batch <= limits.largest:
@@ -78,7 +83,7 @@ def _job(row: Row, folder: Path) -> TraceJob:
         workers=Range(1, most),
         requested_workers=requested,
         shape=one_gpu(),
-        training=PolluxTraining(application, batch),
+        training=replace(training, batch=batch),
         application=application.name,
         batch=Range(limits.initial, limits.largest),
         line=row.line,

@@ -28,11 +28,11 @@ _VALIDATION = {
 }
 
 
-def write_application(folder: Path) -> Path:
-    """Its files in `folder`, which is made."""
+def write_application(folder: Path, suffix: str = "") -> Path:
+    """Its files in `folder`, which is made. `suffix`: of the files with step times, as in `-rtx`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "placements.csv").write_text(_PLACEMENTS)
-    (folder / "scalability.csv").write_text(_SCALABILITY)
+    (folder / f"placements{suffix}.csv").write_text(_PLACEMENTS)
+    (folder / f"scalability{suffix}.csv").write_text(_SCALABILITY)
     for batch, text in _VALIDATION.items():
         (folder / f"validation-{batch}.csv").write_text(text)
     return folder

@@ -279,3 +279,9 @@ def test_jobs_that_take_turns_for_ever_are_told_of():
     jobs = [trace_job(1, 100.0), trace_job(2, 100.0)]
     with pytest.raises(SimulationStuck, match=r"\b2,001 times\b.*\b2\b"):
         on_one_node(jobs, take_turns, gpus=1, costs=Costs(start_s=10.0), interval_s=5.0)
+
+
+def test_a_job_pays_its_own_costs_before_those_of_the_scenario():
+    jobs = [trace_job(1, 100.0, 4), trace_job(2, 100.0, 4, costs=Costs(start_s=7.0))]
+    ended = by_number(on_one_node(jobs, costs=Costs(start_s=30.0)))
+    assert (ended[1].ended_at, ended[2].ended_at) == (130.0, 107.0)
