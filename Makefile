@@ -23,7 +23,7 @@ ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.ven
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +150,10 @@ bench-torch: ## scripts of torch.distributed that grow, shrink and lose workers,
 bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.papers $(ARGS)
+
+bench-price: ## every policy at several costs of a resize, beside Pollux and Sia (hours; SIA=DIR has Sia's artifact; ARGS='--quick' for minutes)
+	@./setup.sh unit
+	@$(BIN)/python -m flexo_bench.price $(if $(SIA),--sia '$(SIA)') $(ARGS)
 
 bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='--parts decision pollux' for one)
 	@./setup.sh unit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,20 @@ def read(path: Path) -> SiaLog:
     if not jct_s:
         raise BadTrace((f"{path}: no job is done in it",))
     return SiaLog(rounds, jct_s)
+
+
+def read_mean(path: Path) -> float:
+    """The mean completion time in seconds, by the last line alone. Raises BadTrace."""
+    try:
+        with path.open("rb") as file:
+            ((number, last),) = deque(enumerate(file, start=1), maxlen=1) or [(0, b"")]
+    except OSError as error:
+        raise BadTrace((f"{path}: cannot be read: {error.strerror or error}",)) from error
+    jobs = _round(last, f"{path}:{number}").submitted_jobs
+    jct_s = [job.completion_time - job.submission_time for job in jobs if job.completion_time is not None]
+    if not jct_s or len(jct_s) < len(jobs):
+        raise BadTrace((f"{path}: {len(jct_s)} of {len(jobs)} jobs are done in it",))
+    return sum(jct_s) / len(jct_s)
 
 
 def _round(line: bytes, where: str) -> _Round:

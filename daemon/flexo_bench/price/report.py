@@ -1,0 +1,149 @@
+"""The figures of make bench-price as JSON and as tables: by cluster, trace, price and policy."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from flexo_bench.papers import pollux
+from flexo_bench.price.cases import POLLUX, Case
+from flexo_bench.price.replay import Replayed
+from flexo_bench.price.runs import Outcome
+
+PUBLISHED_S = dict(zip(pollux.WORKLOADS, pollux.PUBLISHED["Pollux"], strict=True))
+"""Pollux' published mean completion times in seconds, by workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiaSet:
+    """A workload of Sia's artifact, on one of its clusters."""
+
+    cluster: str
+    trace: str
+    number: int
+
+    @classmethod
+    def of(cls, case: Case) -> SiaSet:
+        """The workload of a case."""
+        return cls(case.cluster, case.trace, case.number)
+
+    def __str__(self) -> str:
+        return f"{self.trace} {self.number}, {self.cluster}"
+
+
+Found = Mapping[Case, Outcome]
+SiaMeans = Mapping[SiaSet, float]
+"""Mean completion times of Sia at its own price, in seconds, where there is a log of its simulator."""
+Replays = Mapping[SiaSet, Replayed]
+
+
+def as_json(found: Found, sia_means: SiaMeans, replays: Replays, code: str) -> dict[str, Any]:
+    """All figures. `pollux` is about goodput; `runs` has every simulation by itself."""
+    return {
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code": code,
+        "pollux": {
+            "declared": _ratios(found, declared=True),
+            "undeclared": _ratios(found, declared=False),
+        },
+        "sia": _sia(found, sia_means),
+        "replay": {
+            str(each): {
+                "sia_h": _hours(done.sia_s),
+                "ours_h": _hours(done.ours_s),
+                "difference": done.difference,
+            }
+            for each, done in replays.items()
+        },
+        "runs": [asdict(case) | asdict(outcome) for case, outcome in found.items()],
+    }
+
+
+def _ratios(found: Found, *, declared: bool) -> dict[str, float]:
+    """Per price: the mean completion time of goodput, relative to Pollux' on the same workloads."""
+    ours: dict[str, float] = defaultdict(float)
+    theirs: dict[str, float] = defaultdict(float)
+    for case, outcome in found.items():
+        if case.trace == POLLUX and case.policy == "goodput" and case.declared is declared:
+            ours[case.price] += outcome.jct_s
+            theirs[case.price] += PUBLISHED_S[case.number]
+    return {price: ours[price] / theirs[price] for price in sorted(ours, key=float)}
+
+
+def _sia(found: Found, means: SiaMeans) -> dict[str, Any]:
+    """By cluster, trace, price and policy: mean completion time, and on how many workloads it is below
+    Sia's."""
+    groups: dict[tuple[str, str, str, str], dict[SiaSet, float]] = defaultdict(dict)
+    for case, outcome in found.items():
+        if case.trace != POLLUX:
+            group = groups[case.cluster, case.trace, case.price, case.label]
+            group[SiaSet.of(case)] = outcome.jct_s
+    told: dict[str, Any] = {}
+    for (cluster, trace, price, policy), jct_s in groups.items():
+        place = told.setdefault(cluster, {}).setdefault(trace, {}).setdefault(price, {})
+        place[policy] = {
+            "jct_h": _hours(_mean(jct_s.values())),
+            "seeds_below_sia": _below(jct_s, means),
+            "seeds": len(jct_s),
+        }
+    return told
+
+
+def _below(jct_s: Mapping[SiaSet, float], means: SiaMeans) -> int | None:
+    """On how many of the workloads Sia takes longer; None: there is no log of Sia for one of them."""
+    if any(each not in means for each in jct_s):
+        return None
+    return sum(1 for each, ours_s in jct_s.items() if ours_s < means[each])
+
+
+def show(found: Found, sia_means: SiaMeans, replays: Replays, console: Console) -> None:
+    """Print a table for each cluster and trace: mean completion times by policy and price."""
+    for each, done in replays.items():
+        console.print(
+            f"replay of {each}: Sia's simulator {_hours(done.sia_s):.3f} h, ours {_hours(done.ours_s):.3f} h"
+            f" ({done.difference:+.2%}), {done.unfinished} jobs without an end",
+            highlight=False,
+        )
+    for cluster, trace in dict.fromkeys((case.cluster, case.trace) for case in found):
+        cases = {case: out for case, out in found.items() if (case.cluster, case.trace) == (cluster, trace)}
+        console.print(f"{trace}, {cluster} GPUs: mean completion time in hours", highlight=False)
+        console.print(_grid(cases))
+        theirs = [mean for each, mean in sia_means.items() if (each.cluster, each.trace) == (cluster, trace)]
+        if theirs:
+            console.print(f"  Sia at its own price, {len(theirs)} workloads: {_hours(_mean(theirs)):.3f} h")
+
+
+def _grid(cases: Found) -> Table:
+    prices = sorted({case.price for case in cases}, key=_order)
+    grid = Table(box=box.SIMPLE)
+    grid.add_column("policy")
+    for price in prices:
+        grid.add_column(price if price == "own" else f"{price} s", justify="right")
+    for policy in dict.fromkeys(case.label for case in cases):
+        cells = [
+            [out.jct_s for case, out in cases.items() if (case.label, case.price) == (policy, price)]
+            for price in prices
+        ]
+        grid.add_row(policy, *(f"{_hours(_mean(each)):.3f}" if each else "-" for each in cells))
+    return grid
+
+
+def _order(price: str) -> float:
+    return float(price) if price != "own" else math.inf
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed: Sequence[float] = tuple(values)
+    return sum(listed) / len(listed) if listed else math.nan
+
+
+def _hours(seconds: float) -> float:
+    return seconds / 3600.0
