@@ -51,9 +51,9 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
         RUNS.unlink(missing_ok=True)
     runs = Runs(RUNS, code)
     logs = _logs(folders)
-    replays = _replays(folders, logs) if "replay" in options.parts else {}
+    replays = _replays(folders, {each: path for each, path in logs.items() if each.trace in options.traces})
     means = {each: sia_log.read_mean(path) for each, path in logs.items()}
-    if "policies" in options.parts:
+    if not options.replay_only:
         wanted = [case for case in _wanted(options, folders) if case not in runs.known]
         began = time.monotonic()
         for number, (case, outcome) in enumerate(_outcomes(wanted, folders, options.processes), start=1):
@@ -114,8 +114,12 @@ def _replays(folders: Folders, logs: dict[SiaSet, Path]) -> dict[SiaSet, Replaye
 
 
 def _write(runs: Runs, means: dict[SiaSet, float], replays: dict[SiaSet, Replayed], code: str) -> None:
+    """Write all figures, and keep the replays of earlier calls with the same code."""
     BENCH.mkdir(parents=True, exist_ok=True)
     written = report.as_json(runs.known, means, replays, code)
+    earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if earlier.get("code") == code:
+        written["replay"] = earlier["replay"] | written["replay"]
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 
 
@@ -131,7 +135,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     names = tuple(dict.fromkeys(name for name, _ in cases.policies()))
     parser = argparse.ArgumentParser(prog="make bench-price ARGS=", description=__doc__)
     parser.add_argument("--sia", type=Path, help="the folder of Sia's artifact (make's SIA=DIR)")
-    parser.add_argument("--parts", nargs="+", choices=("replay", "policies"), default=("replay", "policies"))
+    parser.add_argument(
+        "--replay-only", action="store_true", help="replay Sia's logs, and simulate no policy"
+    )
     parser.add_argument("--policies", nargs="+", choices=names, default=names, metavar="POLICY")
     parser.add_argument("--traces", nargs="+", choices=(cases.POLLUX, *sia.TRACES), metavar="TRACE")
     parser.add_argument("--prices", nargs="+", choices=(*cases.PRICES, cases.OWN), metavar="PRICE")
