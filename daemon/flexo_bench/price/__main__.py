@@ -93,12 +93,10 @@ def _logs(folders: Folders) -> dict[SiaSet, Path]:
     if folders.sia is None:
         return {}
     found = {}
-    for cluster in sia.CLUSTERS:
-        for trace in sia.TRACES:
-            for number in sia.numbers(folders.sia, trace):
-                path = folders.sia / "logs" / cluster / trace / f"workload-{number}.log"
-                if path.exists():
-                    found[SiaSet(cluster, trace, number)] = path
+    for path in sorted((folders.sia / "logs").glob("*/*/workload-*.log")):
+        cluster, trace, number = path.parts[-3], path.parts[-2], path.stem.removeprefix("workload-")
+        if cluster in sia.CLUSTERS and trace in sia.TRACES and number.isdecimal():
+            found[SiaSet(cluster, trace, int(number))] = path
     if not found:
         _miss(f"no log of Sia's simulator is in {folders.sia / 'logs'}: seeds_below_sia stays null")
     return found

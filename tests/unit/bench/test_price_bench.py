@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,6 +14,7 @@ from small_sia import write_artifact
 
 from flexo.policies import registry
 from flexo_bench.papers.pollux import PUBLISHED
+from flexo_bench.price import __main__ as bench
 from flexo_bench.price import cases
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed
@@ -26,6 +30,22 @@ POLLUX_1_S = PUBLISHED["Pollux"][0]
 
 def outcome(jct_s: float = 3600.0) -> Outcome:
     return Outcome(160, 160, jct_s, 2 * jct_s, 3 * jct_s, 10.0, 5, 0.1)
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Calls the benchmark, which finds no traces and writes to a folder of the test. Returns its JSON."""
+    monkeypatch.setattr(bench, "TRACES", tmp_path / "traces")
+    monkeypatch.setattr(bench, "BENCH", tmp_path / "bench")
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "bench" / "price.json")
+    monkeypatch.setattr(bench, "RUNS", tmp_path / "bench" / "price-runs.jsonl")
+
+    def call(*words: object) -> Any:
+        monkeypatch.setattr(sys, "argv", ["bench-price", "--processes", "1", *map(str, words)])
+        bench.main()
+        return json.loads((tmp_path / "bench" / "price.json").read_text())
+
+    return call
 
 
 @pytest.fixture
@@ -111,3 +131,43 @@ def test_tables_have_a_row_for_each_policy_and_a_column_for_each_price():
     assert "goodput" in text
     assert "0.500" in text
     assert "(+1.00%)" in text
+
+
+def test_what_is_left_out_is_said_and_is_empty(called, capsys: pytest.CaptureFixture[str]):
+    written = called()
+    assert (written["pollux"], written["sia"]) == ({"declared": {}, "undeclared": {}}, {})
+    said = capsys.readouterr().err
+    assert "Pollux' workloads are left out: they would lie at" in said
+    assert "SIA=DIR" in said
+
+
+def test_a_folder_that_is_not_the_artifact_ends_the_bench(called, tmp_path: Path):
+    with pytest.raises(SystemExit, match="is not the folder of siasosp23/artifacts"):
+        called("--sia", tmp_path)
+
+
+def test_a_second_call_simulates_only_what_the_first_did_not(called, folders: Folders, capsys):
+    words = ("--sia", folders.sia, "--quick", "--policies", "fifo", "--prices")
+    first = called(*words, "30")["sia"]["equal"]["philly"]
+    assert list(first) == ["30"]
+    assert (first["30"]["fifo"]["seeds"], first["30"]["fifo"]["seeds_below_sia"]) == (1, None)
+    capsys.readouterr()
+    both = called(*words, "30", "own")["sia"]["equal"]["philly"]
+    assert both["30"] == first["30"]
+    assert both["own"]["fifo"]["jct_h"] == pytest.approx(first["30"]["fifo"]["jct_h"] + 90.0 / 3600.0)
+    assert "1 of 1: philly 1, equal, price own: fifo" in capsys.readouterr().out
+
+
+def test_a_call_for_other_traces_keeps_the_replays_of_earlier_calls(called, folders: Folders):
+    assert folders.sia is not None
+    log = folders.sia / "logs" / "equal" / "philly" / "workload-1.log"
+    log.parent.mkdir(parents=True)
+    job = {"name": "bert-0", "cluster": "aws", "placement": [1], "batch_size": 16, "submission_time": 53.5}
+    rounds = [(60, job | {"completion_time": None}), (720, job | {"completion_time": 706.0})]
+    log.write_text(
+        "".join(json.dumps({"timestamp": at, "submitted_jobs": [each]}) + "\n" for at, each in rounds)
+    )
+    words = ("--sia", folders.sia, "--replay-only", "--traces")
+    replayed = called(*words, "philly")["replay"]
+    assert replayed["philly 1, equal"]["difference"] == pytest.approx(0.0)
+    assert called(*words, "pollux")["replay"] == replayed
