@@ -19,7 +19,7 @@ from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.formats.pollux import COLUMNS, measured_job
 from flexo_simulation.formats.reading import ReadOptions, Sieve, opened
 from flexo_simulation.formats.rows import Row, rows_of_csv
-from flexo_simulation.pollux_profiles import Application, BadProfile, Declared, load_declared
+from flexo_simulation.pollux_profiles import BadProfile, Declared, load_declared
 from flexo_simulation.pollux_training import PolluxTraining
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -44,8 +44,6 @@ _DECLARED: Final = {
     "ncf": Declared(10, slowdown=1.5, room_by_placement=True),
     "yolov3": Declared(50, slowdown=1.2, room_by_placement=True),
 }
-_MOST_LOCAL_SAMPLES: Final = {("deepspeech2", "rtx"): 57}
-"""The most samples per GPU, where its code states fewer than were measured."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +121,10 @@ def _job(row: Row, profiles: Path, cluster: SiaCluster) -> TraceJob:
 @lru_cache(maxsize=32)
 def _training(profiles: Path, name: str, cluster: SiaCluster) -> PolluxTraining:
     """The training of any job of an application; the job's batch is still missing. Raises BadProfile."""
-    measured = {each: _measured(profiles, name, each) for each in dict.fromkeys(cluster.type_of.values())}
+    declared = _DECLARED[name]
+    types = dict.fromkeys(cluster.type_of.values())
+    measured = {each: load_declared(profiles, name, declared, each) for each in types}
     first = next(iter(measured.values()))
     if len(measured) == 1:
         return PolluxTraining(first)
     return PolluxTraining(first, on_node={node: measured[each] for node, each in cluster.type_of.items()})
-
-
-def _measured(profiles: Path, name: str, gpu_type: str) -> Application:
-    most = _MOST_LOCAL_SAMPLES.get((name, gpu_type))
-    return load_declared(profiles, name, replace(_DECLARED[name], most_local_samples=most), gpu_type)
