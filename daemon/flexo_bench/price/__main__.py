@@ -17,7 +17,7 @@ from rich.console import Console
 from flexo_bench.price import cases, report
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed, replay
-from flexo_bench.price.report import SiaSet
+from flexo_bench.price.report import Found, SiaSet
 from flexo_bench.price.runs import Outcome, Runs, code_now
 from flexo_simulation.engine import simulate
 from flexo_simulation.formats import sia, sia_log
@@ -59,9 +59,10 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
         for number, (case, outcome) in enumerate(_outcomes(wanted, folders, options.processes), start=1):
             runs.add(case, outcome)
             _say(began, f"{number} of {len(wanted)}: {case}: {outcome.jct_s:.0f} s")
-            _write(runs, means, replays, code)
-    _write(runs, means, replays, code)
-    report.show(runs.known, means, replays, Console(width=max(120, Console().width)))
+            _write(_told(runs, options, folders), means, replays, code)
+    found = _told(runs, options, folders)
+    _write(found, means, replays, code)
+    report.show(found, means, replays, Console(width=max(120, Console().width)))
     print(f"written: {RESULTS}")
 
 
@@ -69,6 +70,12 @@ def _wanted(options: argparse.Namespace, folders: Folders) -> Iterator[Case]:
     for case in cases.chosen(folders, options.prices, quick=options.quick, tuning=options.tuning):
         if case.policy in options.policies and case.trace in options.traces:
             yield case
+
+
+def _told(runs: Runs, options: argparse.Namespace, folders: Folders) -> dict[Case, Outcome]:
+    """The outcomes that are reported: those for tuning are never mixed with the others."""
+    listed = set(cases.chosen(folders, (*cases.PRICES, cases.OWN), quick=False, tuning=options.tuning))
+    return {case: outcome for case, outcome in runs.known.items() if case in listed}
 
 
 def _outcomes(wanted: Sequence[Case], folders: Folders, processes: int) -> Iterator[tuple[Case, Outcome]]:
@@ -111,10 +118,10 @@ def _replays(folders: Folders, logs: dict[SiaSet, Path]) -> dict[SiaSet, Replaye
     }
 
 
-def _write(runs: Runs, means: dict[SiaSet, float], replays: dict[SiaSet, Replayed], code: str) -> None:
+def _write(found: Found, means: dict[SiaSet, float], replays: dict[SiaSet, Replayed], code: str) -> None:
     """Write all figures, and keep the replays of earlier calls with the same code."""
     BENCH.mkdir(parents=True, exist_ok=True)
-    written = report.as_json(runs.known, means, replays, code)
+    written = report.as_json(found, means, replays, code)
     earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if earlier.get("code") == code:
         written["replay"] = earlier["replay"] | written["replay"]

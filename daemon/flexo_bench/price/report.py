@@ -46,7 +46,7 @@ Replays = Mapping[SiaSet, Replayed]
 
 
 def as_json(found: Found, sia_means: SiaMeans, replays: Replays, code: str) -> dict[str, Any]:
-    """All figures. `pollux` is about goodput; `runs` has every simulation by itself."""
+    """All figures of `found`. `pollux` is about goodput; `runs` has every simulation by itself."""
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": code,
@@ -116,9 +116,9 @@ def show(found: Found, sia_means: SiaMeans, replays: Replays, console: Console) 
         cases = {case: out for case, out in found.items() if (case.cluster, case.trace) == (cluster, trace)}
         console.print(f"{trace}, {cluster} GPUs: mean completion time in hours", highlight=False)
         console.print(_grid(cases))
-        theirs = [mean for each, mean in sia_means.items() if (each.cluster, each.trace) == (cluster, trace)]
-        if theirs:
-            console.print(f"  Sia at its own price, {len(theirs)} workloads: {_hours(_mean(theirs)):.3f} h")
+        sets = {SiaSet.of(case) for case in cases}
+        if sets <= sia_means.keys():
+            console.print(f"  Sia at its own price: {_hours(_mean(sia_means[each] for each in sets)):.3f} h")
 
 
 def _grid(cases: Found) -> Table:
@@ -127,13 +127,22 @@ def _grid(cases: Found) -> Table:
     grid.add_column("policy")
     for price in prices:
         grid.add_column(price if price == "own" else f"{price} s", justify="right")
+    workloads = len({SiaSet.of(case) for case in cases})
     for policy in dict.fromkeys(case.label for case in cases):
         cells = [
             [out.jct_s for case, out in cases.items() if (case.label, case.price) == (policy, price)]
             for price in prices
         ]
-        grid.add_row(policy, *(f"{_hours(_mean(each)):.3f}" if each else "-" for each in cells))
+        grid.add_row(policy, *(_cell(each, workloads) for each in cells))
     return grid
+
+
+def _cell(jct_s: Sequence[float], workloads: int) -> str:
+    """The mean in hours; if it is not of all workloads, with the number of those that it is of."""
+    if not jct_s:
+        return "-"
+    of = f" ({len(jct_s)} of {workloads})" if len(jct_s) < workloads else ""
+    return f"{_hours(_mean(jct_s)):.3f}{of}"
 
 
 def _order(price: str) -> float:

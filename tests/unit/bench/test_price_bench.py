@@ -19,7 +19,7 @@ from flexo_bench.price import cases
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed
 from flexo_bench.price.report import SiaSet, as_json, show
-from flexo_bench.price.runs import Outcome, Runs
+from flexo_bench.price.runs import Outcome, Runs, code_now
 from flexo_simulation.costs import Costs
 
 pytestmark = pytest.mark.thorough
@@ -121,6 +121,13 @@ def test_without_a_log_of_sia_for_each_workload_nothing_is_counted():
     assert told["sia"]["mixed"]["saturn"]["own"]["goodput"]["seeds_below_sia"] is None
 
 
+def test_a_mean_of_fewer_workloads_than_others_says_so():
+    console = Console(width=120, record=True, file=io.StringIO())
+    known = {Case("mixed", "saturn", number, "own", "goodput"): outcome() for number in (6, 7)}
+    show(known | {Case("mixed", "saturn", 6, "own", "fifo"): outcome()}, {}, {}, console)
+    assert "1.000 (1 of 2)" in console.export_text()
+
+
 def test_tables_have_a_row_for_each_policy_and_a_column_for_each_price():
     console = Console(width=120, record=True, file=io.StringIO())
     known = {CASE: outcome(1800.0), Case("mixed", "philly", 1, "0.03", "fifo"): outcome()}
@@ -171,3 +178,13 @@ def test_a_call_for_other_traces_keeps_the_replays_of_earlier_calls(called, fold
     replayed = called(*words, "philly")["replay"]
     assert replayed["philly 1, equal"]["difference"] == pytest.approx(0.0)
     assert called(*words, "pollux")["replay"] == replayed
+
+
+def test_workloads_for_tuning_are_not_mixed_with_those_that_are_reported(called, folders: Folders):
+    runs = Runs(bench.RUNS, code_now())
+    for number, hours in ((1, 1.0), (6, 2.0)):
+        runs.add(Case("mixed", "saturn", number, "own", "goodput"), outcome(3600.0 * hours))
+    words = ("--sia", folders.sia, "--replay-only")
+    for more, hours in (((), 2.0), (("--tuning",), 1.0)):
+        place = called(*words, *more)["sia"]["mixed"]["saturn"]["own"]["goodput"]
+        assert (place["jct_h"], place["seeds"]) == (hours, 1)
