@@ -58,7 +58,12 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
         began = time.monotonic()
         for number, (case, outcome) in enumerate(_outcomes(wanted, folders, options.processes), start=1):
             runs.add(case, outcome)
-            _say(began, f"{number} of {len(wanted)}: {case}: {outcome.jct_s:.0f} s")
+            left = (
+                f", {outcome.jobs - outcome.finished} jobs never end"
+                if outcome.finished < outcome.jobs
+                else ""
+            )
+            _say(began, f"{number} of {len(wanted)}: {case}: {outcome.jct_s:.0f} s{left}")
             _write(_told(runs, options, folders), means, replays, code)
     found = _told(runs, options, folders)
     _write(found, means, replays, code)
