@@ -50,16 +50,17 @@ def main() -> int:
         say(f"the Aggregator cannot open its doors in {asked.folder}: {error}")
         return 1
     if not asked.no_workers:
-        threading.Thread(target=_tell_usage, args=(server, asked.folder), daemon=True).start()
+        threading.Thread(target=_keep_in_touch, args=(server, asked.folder), daemon=True).start()
     server.serve()
     return 0
 
 
-def _tell_usage(server: Server, folder: Path) -> None:
-    """Tell the agent every second what the job's sums are, as long as that changes."""
+def _keep_in_touch(server: Server, folder: Path) -> None:
+    """Hear every second from the agent who is to sum, and tell it what the job's sums are if that changes."""
     told: AggregatorUsage | None = None
     while True:
         time.sleep(TELL_S)
+        server.assigned(control.assignment(folder))
         used = server.usage()
         if used is not None and used != told:
             with contextlib.suppress(OSError):  # the folder is gone when the job ends

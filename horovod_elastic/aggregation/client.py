@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from horovod_elastic import sockets
-from horovod_elastic.aggregation import frames
+from horovod_elastic.aggregation import control, frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.heartbeat import Heartbeat
 from horovod_elastic.aggregation.memory import (
@@ -263,10 +263,19 @@ class AggregationClient:
                 self._has_result(self._keys[frame.key], fds[0])
             elif frame.kind is Kind.READY:
                 self._ready.set()
+            elif frame.kind is Kind.MIGRATE:
+                self._hear_migrate(frames.receive_text(connection, frame))
             elif frame.kind is Kind.FAILED:
                 raise SumsFailed(frames.receive_text(connection, frame).decode(errors="replace"))
             else:
                 raise BadFrame(f"an Aggregator sends {frame.kind.name}")
+
+    def _hear_migrate(self, text: bytes) -> None:
+        """Remember who sums now: the next Aggregator of this node hears it from its workers."""
+        try:
+            self.plan = control.with_assignment(self.plan, control.assignment_from_text(text.decode()))
+        except ValueError as error:
+            raise BadFrame(str(error)) from error
 
     def _ask(self, connection: socket.socket) -> bool:
         self._send(connection, Frame(Kind.PING))

@@ -1,7 +1,8 @@
 """How a node's agent steers the sums of its job, and learns what they are: two files beside the Aggregator's.
 
 An assignment names the Aggregators of a pool, or in the job's satellites, that sum the job's parts, in place
-of the nodes' own. The next generation uses it. Without any, the nodes' own do.
+of the nodes' own. Without any, the nodes' own do. The present generation migrates to it, and the next one
+begins with it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod_elastic.aggregation.place import write_file
+from horovod_elastic.aggregation.plan import Plan, PlannedNode
 
 MOST_ASSIGNED = 1024
 _ASSIGNMENT, _USAGE = "assignment.json", "usage.json"
@@ -54,7 +56,7 @@ class AggregatorUsage:
 def assign(
     folder: Path, version: int, assigned: Sequence[AssignedAggregator], *, in_satellites: bool = False
 ) -> None:
-    """Have the next generation use this assignment. Raises OSError."""
+    """Have the job's sums made by this assignment. Raises OSError."""
     made = Assignment(version, tuple(assigned), in_satellites)
     write_file(folder / _ASSIGNMENT, assignment_to_text(made))
 
@@ -87,6 +89,23 @@ def assignment_from_text(text: str) -> Assignment:
     if len(made.assigned) > MOST_ASSIGNED or any(each.share < 1 for each in made.assigned):
         raise ValueError(f"an assignment of {len(made.assigned)} Aggregators, each with a share of 1 or more")
     return made
+
+
+def with_assignment(plan: Plan, made: Assignment) -> Plan:
+    """The plan with the assigned Aggregators as its pool."""
+    pool = [
+        PlannedNode(f"{each.host}:{each.port}", (), each.host, each.port, each.token, each.share)
+        for each in made.assigned
+    ]
+    return plan.with_pool(made.version, pool)
+
+
+def assignment_of(plan: Plan) -> Assignment:
+    """The assignment that the plan's pool is from."""
+    pool = [node for node in plan.nodes if not node.ranks]
+    return Assignment(
+        plan.version, tuple(AssignedAggregator(node.host, node.port, node.token, node.share) for node in pool)
+    )
 
 
 def tell_usage(folder: Path, used: AggregatorUsage) -> None:

@@ -46,11 +46,17 @@ class Kind(enum.IntEnum):
     FAILED = 12
     """Down, with a reason: the sums of this generation cannot go on."""
     LEAVE_OUT = 13
-    """Up: the pool's Aggregator with the number in `key` is gone. Others sum its parts."""
+    """Up: the pool's Aggregator with the number in `key` is gone, of the assignment with the version in
+    `round`. Others sum its parts."""
     PING = 14
     """Up: is the Aggregator there?"""
     PONG = 15
     """Down: it is."""
+    MIGRATE = 16
+    """Up from another node: an assignment (control.Assignment) to which the sums migrate. Down to a worker:
+    the sums have migrated."""
+    MET = 17
+    """Up to a pool's Aggregator: this node has registered all its keys. Down: all nodes have."""
 
 
 class Frame(NamedTuple):

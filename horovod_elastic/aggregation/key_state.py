@@ -41,6 +41,8 @@ class _Part:
     own_mask: bytes = b""
     is_busy: bool = False
     """Whether the result is being written: summed here, or received."""
+    claimed: int = 0
+    """The last round whose result was claimed here."""
     fetching: tuple[int, int] = (0, 0)
     """The node that was asked for a result, and the result's round. Round 0: nobody was asked."""
 
@@ -99,9 +101,13 @@ class KeyState:
         state.own_round, state.own_mask = number, mask
 
     def own_sum(self, part: int) -> tuple[int, bytes]:
-        """The round of the node's own sum of this part, and who contributed; 0: its result is there."""
+        """The round of the node's own sum of this part, and who contributed.
+
+        0: its result is there, or is being made here. If it was given to others, too, there could be two.
+        """
         state = self._parts[part]
-        return (state.own_round, state.own_mask) if state.own_round > self.done(part) else (0, b"")
+        is_needed = state.own_round > max(self.done(part), state.claimed)
+        return (state.own_round, state.own_mask) if is_needed else (0, b"")
 
     def close(self) -> None:
         """Close the descriptor. The memory is there as long as somebody uses it."""
@@ -116,6 +122,13 @@ class KeyState:
             where = self.parts[part]
             memory[node] = np.empty(where.stop - where.start, dtype=wide(self.shape.dtype))
         return memory[node]
+
+    def make_room(self, part: int, node: int) -> None:
+        """Have the kernel provide the memory for another node's sum, and for the result, before the first."""
+        if node not in self._parts[part].received:
+            self.received(part, node).fill(0)
+        if not self.done(part) and not self._parts[part].is_busy:
+            self.result.numbers[self.parts[part]].fill(0)
 
     def done(self, part: int) -> int:
         """The round whose result this part has; 0: none."""
@@ -144,7 +157,7 @@ class KeyState:
             return None
         if number in state.have.values():
             return None
-        state.is_busy = True
+        state.is_busy, state.claimed = True, number
         nodes = tuple(sorted(node for node, (each, _) in waiting.items() if each == number))
         mask = waiting[nodes[0]][1]
         for node in nodes[1:]:

@@ -64,6 +64,16 @@ class Plan:
         """The number of ranks."""
         return sum(len(node.ranks) for node in self.nodes)
 
+    @property
+    def pool(self) -> frozenset[tuple[str, int]]:
+        """Where the pool's Aggregators are: host and port."""
+        return frozenset((node.host, node.port) for node in self.nodes if not node.ranks)
+
+    def with_pool(self, version: int, pool: Sequence[PlannedNode]) -> Plan:
+        """The same generation with these Aggregators of a pool, of that version of the assignment."""
+        ranked = tuple(node for node in self.nodes if node.ranks)
+        return replace(self, nodes=(*ranked, *pool), version=version)
+
     def told_to(self, node: int) -> Plan:
         """The plan as a pool's Aggregator is told it: of the others, it need not know where they are."""
         return replace(

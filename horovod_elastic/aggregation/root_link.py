@@ -13,7 +13,7 @@ from horovod_elastic.aggregation import frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.heartbeat import Heartbeat
 from horovod_elastic.aggregation.outbox import Outbox
-from horovod_elastic.aggregation.plan import NEW, Hello, Role, to_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, to_bytes
 from horovod_elastic.trace import say
 
 if TYPE_CHECKING:
@@ -31,11 +31,15 @@ READY_WITHIN_S = 5.0
 
 
 class RootLink:
-    """The link of `session` to the root with this index in the plan. It connects again if the root dies."""
+    """The link of `session` to one root. It connects again if the root dies."""
 
-    def __init__(self, session: Session, root: int, address: str) -> None:
+    def __init__(self, session: Session, root: int, plan: Plan, index: int, address: str) -> None:
+        """`root`: its number in the session. `index`: its place in `plan`."""
         self._session = session
         self._root = root
+        self._plan = plan
+        self._index = index
+        self.node = plan.nodes[index]
         self._address = address
         self._closed = threading.Event()
         self._refused = ""
@@ -60,7 +64,7 @@ class RootLink:
             outbox.end()
 
     def _run(self) -> None:
-        node = self._session.plan.nodes[self._root]
+        node = self.node
         of_pool = not node.ranks
         lost_at = time.monotonic()
         why = "it never answered"
@@ -91,8 +95,7 @@ class RootLink:
 
     def _serve(self) -> None:
         """Connect, and hear the root until it leaves. Raises EOFError, OSError, BadFrame if it breaks."""
-        plan, own = self._session.plan, self._session.own
-        node = plan.nodes[self._root]
+        node, own = self.node, self._session.own
         source = (self._address, 0) if self._address else None
         connection = socket.create_connection((node.host, node.port), CONNECT_S, source)
         self._connection = connection
@@ -103,8 +106,8 @@ class RootLink:
             self._session.prepare(connection)
             connection.settimeout(READY_WITHIN_S if node.ranks else CONNECT_S)
             keys = 0 if self._session.was_met(self._root) else NEW
-            told = plan if node.ranks else plan.told_to(self._root)
-            hello = Hello(Role.NODE, own, self._root, node.token, told, keys)
+            told = self._session.plan if node.ranks else self._plan.told_to(self._index)
+            hello = Hello(Role.NODE, own, self._index, node.token, told, keys)
             frames.send(connection, Frame(Kind.HELLO), (to_bytes(hello),))
             answer = frames.receive(connection)
             if answer.kind is not Kind.READY:
@@ -135,6 +138,8 @@ class RootLink:
                     outbox.add(*answer)
             elif frame.kind is Kind.DROP:
                 self._session.hear_drop(connection, frame)
+            elif frame.kind is Kind.MET:
+                self._session.all_met(self._root)
             elif frame.kind is Kind.BYE:
                 return
             elif frame.kind is Kind.FAILED:

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import frames
-from horovod_elastic.aggregation.control import AggregatorUsage
+from horovod_elastic.aggregation.control import AggregatorUsage, Assignment
 from horovod_elastic.aggregation.doors import Door, Guest
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.meter import JobMeter, JobUse
-from horovod_elastic.aggregation.plan import NEW, Hello, Role, from_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, from_bytes
 from horovod_elastic.aggregation.session import Session
 from horovod_elastic.aggregation.turns import FairTurns
 from horovod_elastic.trace import say
@@ -81,6 +81,13 @@ class Server:
             latest = max(self._sessions, key=lambda name: name.generation, default=None)
             return None if latest is None else self._sessions[latest].usage()
 
+    def assigned(self, made: Assignment) -> None:
+        """Have the sums at a node's own Aggregator migrate to this assignment."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.assigned(made)
+
     def evict(self, job: str) -> None:
         """End all sums of a job. Its door has to be closed before."""
         with self._lock:
@@ -141,9 +148,12 @@ class Server:
             raise BadFrame("a worker has to come by the socket of its node")
         if (self._local is None) != (not hello.plan.nodes[hello.to].ranks):
             raise BadFrame("an Aggregator without workers sums for others only, and a node's own for its own")
-        name = _Name(guest.job, hello.plan.job, hello.plan.generation)
+        version = hello.plan.version if self._local is None else 0
+        name = _Name(guest.job, hello.plan.job, hello.plan.generation, version)
         session = self._enter(name, hello, guest.quota)
         try:
+            if self._local is not None:
+                session.migrate(hello.plan)  # that node or worker has heard of it before
             if hello.role is Role.WORKER:
                 session.serve_worker(connection, hello)
             else:
@@ -165,10 +175,16 @@ class Server:
                     raise BadFrame(f"generation {plan.generation} is over")
                 session = Session(plan, own, self._host, self._meter(name.job), quota)
                 self._sessions[name] = session
-            elif (session.plan, session.own) != (plan, own):
+            elif session.own != own or not self._is_of(session, plan):
                 raise BadFrame(f"generation {plan.generation} has another plan")
             session.connections += 1
             return session
+
+    def _is_of(self, session: Session, plan: Plan) -> bool:
+        """Whether the session is of this plan. At a node's own Aggregator, the pool may have changed."""
+        if self._local is None:
+            return session.plan == plan
+        return session.plan.with_pool(0, ()) == plan.with_pool(0, ())
 
     def _meter(self, job: str) -> JobMeter | None:
         """What counts for a job at an Aggregator without workers. A node's own Aggregator counts nothing."""
@@ -197,6 +213,8 @@ class _Name(NamedTuple):
     run: str
     """As its plan calls the job."""
     generation: int
+    version: int
+    """Of the assignment, at a pool's Aggregator. At a node's own, a session goes on with the next one: 0."""
 
 
 class _Strangers:

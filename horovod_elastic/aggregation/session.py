@@ -9,7 +9,7 @@ had pushed counts. If all of a node's workers are gone, its parts have the next 
 
 Aggregators of a pool are nodes without workers. If the plan has any, they are the roots of all parts, in
 proportion to their shares. If one is gone, or makes all wait (slow_roots.py), it is left out, and the others
-take its place; if all are gone, the nodes do.
+take its place; if all are gone, the nodes do. The job may be assigned others at any time (migration.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from horovod_elastic import sockets
-from horovod_elastic.aggregation import adding, frames
-from horovod_elastic.aggregation.control import AggregatorUsage
+from horovod_elastic.aggregation import adding, control, frames
+from horovod_elastic.aggregation.control import AggregatorUsage, Assignment
 from horovod_elastic.aggregation.doors import UNLIMITED
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.key_state import Claim, KeyState
@@ -38,6 +38,7 @@ from horovod_elastic.aggregation.memory import (
     shape_to_bytes,
 )
 from horovod_elastic.aggregation.meter import JobMeter, ThreadClock, no_turn
+from horovod_elastic.aggregation.migration import Meeting, Migration
 from horovod_elastic.aggregation.outbox import Outbox
 from horovod_elastic.aggregation.peers import Node, Worker
 from horovod_elastic.aggregation.plan import NEW, PART_BYTES, Hello, Plan
@@ -84,6 +85,10 @@ class Session:
         self._slow_roots = SlowRoots()
         self._slow: SlowRoot | None = None
         """A root that is to be left out, as soon as the lock is free."""
+        self._migration: Migration | None = None
+        """To the Aggregators that are assigned and do not sum yet."""
+        self._meeting = Meeting()
+        """Of the nodes at a pool's Aggregator."""
         self._left: set[int] = set()
         self._workers: dict[int, Worker] = {}
         self._nodes: dict[int, Node] = {}
@@ -101,8 +106,9 @@ class Session:
         """The roots that were reached."""
         self._early: list[tuple[int, KeyShape, int, Sequence[int], Worker]] = []
         """Keys of workers that have no memory for results. Others may still bring it."""
+        self._address = address
         others = [index for index in range(len(plan.nodes)) if index != own and self._ours]
-        self._roots = {index: RootLink(self, index, address) for index in others}
+        self._roots = {index: RootLink(self, index, plan, index, address) for index in others}
         if not self._ours:
             self._complete.set()
 
@@ -220,7 +226,7 @@ class Session:
         """Tell this node's workers, once everybody of the plan is connected with this Aggregator."""
         with self._lock:
             self._ready |= self._complete.is_set() and all(
-                (root.outbox is not None and (index in self._nodes or index in self._choice.pool))
+                (root.outbox is not None and (index in self._nodes or self._choice.is_of_pool(index)))
                 or not self._choice.lives(index)
                 for index, root in self._roots.items()
             )
@@ -237,22 +243,35 @@ class Session:
             self._choice.gone |= new
             self._tell_gone(new)
             self._tell_new_roots(before)
+            self._tell_met(self._meeting.look(self._living_nodes()))
         self._go_on(before)
 
     def leave_out(self, root: int) -> None:
         """Use this Aggregator of the pool no longer: it is gone, or slow. Others sum its parts."""
         with self._lock:
-            if root in self._choice.left_out or root not in self._choice.pool or self._closed:
+            is_next = self._migration is not None and root in self._migration.roots
+            is_used = is_next or root in self._choice.pool
+            if root in self._choice.left_out or not is_used or self._closed:
                 return
             before = {number: self._roots_of(number) for number in self._keys}
             self._choice.left_out.add(root)
             for index, link in self._roots.items():
                 if link.outbox is not None and index != root:
-                    link.outbox.add(Frame(Kind.LEAVE_OUT, root))
+                    link.outbox.add(self._leave_out_frame(root))
             if root in self._roots:
                 self._end_link(root)
             self._tell_new_roots(before)
         self._go_on(before)
+        self._migrate_if_due()
+
+    def _leave_out_frame(self, root: int) -> Frame:
+        version, index = self._choice.name(root)
+        return Frame(Kind.LEAVE_OUT, index, round=version)
+
+    def _hear_leave_out(self, frame: Frame) -> None:
+        root = self._choice.named(frame.round, frame.key)
+        if root is not None:
+            self.leave_out(root)
 
     def _leave_out_slow(self) -> None:
         """Use the pool's Aggregator no longer that makes all wait, if there is one."""
@@ -261,7 +280,7 @@ class Session:
             if slow is None or not self._choice.lives(slow.root) or self._closed:
                 return
         times = f"its sums take {slow.seconds:.1f} s, those of the others {slow.others_s:.1f} s"
-        say(f"the Aggregator at {self.plan.nodes[slow.root].name} is not used any more: {times}")
+        say(f"the Aggregator at {self._roots[slow.root].node.name} is not used any more: {times}")
         self.leave_out(slow.root)
 
     def _tell_new_roots(self, before: Mapping[int, Sequence[int]]) -> None:
@@ -279,6 +298,99 @@ class Session:
             self._sum_workers(key)
             for part in range(len(parts)):
                 self._sum_nodes(key, part)
+
+    # --- other Aggregators of a pool ----------------------------------------------------------------------
+
+    def assigned(self, made: Assignment) -> None:
+        """Hear of an assignment. Rank 0's node leads the others to it, once all nodes have met.
+
+        If an Aggregator is in both the present and the new one, the next generation takes it instead: that
+        Aggregator would count the keys of both (JobMeter).
+        """
+        with self._lock:
+            if not self._ready or 0 not in self._ours - self._choice.gone:
+                return
+            plan = control.with_assignment(self.plan, made)
+            if not plan.pool & self.plan.pool:
+                self.migrate(plan)
+
+    def migrate(self, plan: Plan) -> None:
+        """Have the pool's Aggregators of this plan sum, once they have met all nodes. Does not wait.
+
+        A plan with an earlier assignment than the last one changes nothing.
+        """
+        with self._lock:
+            newest = self.plan if self._migration is None else self._migration.plan
+            if self._closed or plan.version <= newest.version:
+                return
+            if self._migration is not None:
+                self._retire(self._migration.roots)
+            self._migration = Migration(plan, self._choice.add(plan))
+            for index in self._choice.ranked:
+                if index != self.own and (outbox := self._roots[index].outbox) is not None:
+                    outbox.add(*_migrate_frame(plan))
+            for root, index in self._migration.roots.items():
+                self._roots[root] = RootLink(self, root, plan, index, self._address)
+                if self._complete.is_set():
+                    self._roots[root].begin()
+        self._migrate_if_due()
+
+    def all_met(self, root: int) -> None:
+        """Hear that this Aggregator of the pool has met all nodes."""
+        with self._lock:
+            if self._migration is not None:
+                self._migration.all_met(root)
+        self._migrate_if_due()
+
+    def _migrate_if_due(self) -> None:
+        """Give the sums to the Aggregators that have met all nodes, also those that are under way."""
+        with self._lock:
+            migration = self._migration
+            if migration is None or self._closed or not migration.is_due(self._choice.lives):
+                return
+            before = {number: self._roots_of(number) for number in self._keys}
+            self._migration, self.plan = None, migration.plan
+            self._slow_roots, self._slow = SlowRoots(), None
+            self._retire(self._choice.use(migration.roots))
+            for worker in self._workers.values():
+                worker.say(*_migrate_text(migration.plan))
+            self._tell_new_roots(before)
+        self._go_on(before)
+        if 0 in self._ours:
+            names = [node.name for node in migration.plan.nodes if not node.ranks]
+            say(f"sums are made at {', '.join(names) or 'the nodes of the workers'} from now on")
+
+    def _retire(self, roots: Iterable[int]) -> None:
+        self._choice.retire(roots)
+        for root in roots:
+            self._end_link(root)
+
+    def _hear_migrate(self, connection: socket.socket, frame: Frame) -> None:
+        if not self._ours:
+            raise BadFrame("a pool's Aggregator has no sums that could migrate")
+        try:
+            made = control.assignment_from_text(frames.receive_text(connection, frame).decode())
+        except ValueError as error:
+            raise BadFrame(str(error)) from error
+        self.migrate(control.with_assignment(self.plan, made))
+
+    def _living_nodes(self) -> list[int]:
+        return [*filter(self._choice.lives, self._choice.ranked)]
+
+    def _hear_met(self, node: int) -> None:
+        """Make room for the sums of a node that has registered its keys; then it may begin."""
+        for key, state in list(self._keys.items()):
+            for part in range(len(state.parts)):
+                with self._lock:  # for a short time: a job that sums here already must not wait
+                    if not self._closed and self._choice.root_of(key, part) == self.own:
+                        state.make_room(part, node)
+        with self._lock:
+            self._tell_met(self._meeting.comes(node, self._living_nodes()))
+
+    def _tell_met(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            if node in self._nodes:
+                self._nodes[node].outbox.add(Frame(Kind.MET))
 
     def _tell_gone(self, new: Iterable[int]) -> None:
         """Tell the other nodes who is gone, and hear nothing more from nodes that have no worker left."""
@@ -452,7 +564,7 @@ class Session:
     def _sum_workers_part(self, key: int, state: KeyState, part: int, claim: Claim) -> None:
         where = state.parts[part]
         summands = [state.inputs[rank].numbers[where] for rank in claim.summands]
-        if len(self.plan.nodes) == 1:
+        if self._choice.is_alone():
             adding.add_up(summands, state.result.numbers[where], state.shape.dtype)
             self._is_whole(key, state, part, claim.number, claim.mask)
             return
@@ -513,15 +625,24 @@ class Session:
                 self._sum_nodes(frame.key, frame.part)
             elif frame.kind is Kind.RESULT:
                 self.hear_result(connection, frame, scratch, self.own)
-            elif frame.kind is Kind.DROP:
-                self.hear_drop(connection, frame)
-            elif frame.kind is Kind.LEAVE_OUT:
-                self.leave_out(frame.key)
             elif frame.kind is Kind.PING:
                 outbox.add(Frame(Kind.PONG))
             else:
-                raise BadFrame(f"a node sends {frame.kind.name}")
+                self._hear_who_sums(connection, node, frame)
             clock.tick()
+
+    def _hear_who_sums(self, connection: socket.socket, node: int, frame: Frame) -> None:
+        """Hear from a node who is gone, or is to sum next."""
+        if frame.kind is Kind.DROP:
+            self.hear_drop(connection, frame)
+        elif frame.kind is Kind.LEAVE_OUT:
+            self._hear_leave_out(frame)
+        elif frame.kind is Kind.MIGRATE:
+            self._hear_migrate(connection, frame)
+        elif frame.kind is Kind.MET:
+            self._hear_met(node)
+        else:
+            raise BadFrame(f"a node sends {frame.kind.name}")
 
     def hear_drop(self, connection: socket.socket, frame: Frame) -> None:
         """Hear of ranks that are gone. Raises BadFrame, EOFError, OSError."""
@@ -559,13 +680,11 @@ class Session:
 
     def _sum_nodes(self, key: int, part: int) -> None:
         """Sum a part over all nodes, if this is its root and all that live have pushed."""
-        if len(self.plan.nodes) == 1:
-            return
         with self._lock:
             state = self._keys.get(key)
             if state is None or self._choice.root_of(key, part) != self.own:
                 return
-            claim = state.claim(part, [*filter(self._choice.lives, self._choice.ranked)])
+            claim = state.claim(part, self._living_nodes())
             wanted = None if claim is not None else state.to_fetch(part)
             if wanted is not None and wanted[0] in self._nodes:
                 self._nodes[wanted[0]].outbox.add(Frame(Kind.FETCH, key, part, wanted[1]))
@@ -578,6 +697,9 @@ class Session:
             with self._turn(into.nbytes * len(summands)):
                 adding.add_up(summands, into, state.shape.dtype)
             self._is_whole(key, state, part, claim.number, claim.mask)
+            with self._lock:
+                if key in self._keys and self._choice.root_of(key, part) != self.own:
+                    self._tell_root(key, part)  # the sums have migrated meanwhile
 
     def _is_whole(self, key: int, state: KeyState, part: int, number: int, mask: bytes) -> None:
         """A part of the result is in memory: tell whoever waits for it."""
@@ -616,13 +738,18 @@ class Session:
             self._met.add(root)
             if self._choice.gone:
                 outbox.add(*self._drop_frame(self._choice.gone))
+            if not self._choice.is_of_pool(root):
+                newest = self.plan if self._migration is None else self._migration.plan
+                outbox.add(*_migrate_frame(newest))
             for left_out in self._choice.left_out:
-                outbox.add(Frame(Kind.LEAVE_OUT, left_out))
+                outbox.add(self._leave_out_frame(left_out))
             for key, state in self._keys.items():
                 outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(state.shape),))
                 for part in range(len(state.parts)):
                     if self._choice.root_of(key, part) == root:
                         self._tell_root(key, part)
+            if self._choice.is_of_pool(root):
+                outbox.add(Frame(Kind.MET))
         self._look_ready()
 
     def forget_root(self, root: int) -> bool:
@@ -680,6 +807,15 @@ class Session:
             return (
                 self._result(frame.key, state, frame.part) if state.done(frame.part) == frame.round else None
             )
+
+
+def _migrate_text(plan: Plan) -> tuple[Frame, bytes]:
+    return Frame(Kind.MIGRATE), control.assignment_to_text(control.assignment_of(plan)).encode()
+
+
+def _migrate_frame(plan: Plan) -> tuple[Frame, tuple[bytes]]:
+    frame, text = _migrate_text(plan)
+    return frame, (text,)
 
 
 def _close_all(fds: Iterable[int]) -> None:

@@ -1,8 +1,9 @@
 """The Aggregators that are assigned to a job: the last assignment, which agents are told, and their use.
 
-flexod assigns Aggregators of a pool. The leader itself assigns those in the job's satellites. An assignment
-counts from the next generation on. The leader begins one for a new assignment. While flexod is away, the last
-assignment stays. The agents keep it for the next leader. Runs in the leader's thread.
+flexod assigns Aggregators of a pool. The leader itself assigns those in the job's satellites. The present
+generation's sums migrate to them (aggregation/migration.py). If they cannot, the leader begins a generation.
+While flexod is away, the last assignment stays. The agents keep it for the next leader. Runs in the leader's
+thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from horovod_elastic.leader.agent_links import AgentLinks, AgentOutbox
 HEARD_WITHIN_S = 5.0
 """An agent's word counts for this time. It comes every second."""
 RENEWED_AFTER_S = 10.0
-"""A leader that inherits an assignment begins a generation for it if nobody uses it after this time."""
+"""The leader begins a generation for an assignment that some node does not use after this time."""
 LEAST_ITERATIONS = 20
 """Iterations that a measured time is from, at least."""
 ITERATIONS = 40
@@ -123,7 +124,8 @@ class AssignedSums:
         """Of the last assignments, by version."""
         self._renewed = 0
         """The last version for which a generation was begun."""
-        self._inherited_at = 0.0
+        self._held_at = 0.0
+        """When the last assignment came."""
         self._usages: dict[str, tuple[float, workers_pb2.AggregatorUsage]] = {}
         """By agent: the time of its last word, and the word."""
         self._busy: dict[str, BusyTime] = {}
@@ -139,23 +141,27 @@ class AssignedSums:
 
     # --- the assignment --------------------------------------------------------------------------
 
-    def assigned(self, told: jobs_pb2.Aggregators) -> bool:
-        """Take an assignment, and tell the agents. Return whether a generation has to begin for it."""
+    def assigned(self, told: jobs_pb2.Aggregators, now: float) -> bool:
+        """Take an assignment, and tell the agents. Return whether a generation has to begin for it at once.
+
+        An Aggregator in both the present and the new one would count the keys of both. So it gets the keys
+        of the new one in another generation.
+        """
         if not self.wanted or told.version < self.assignment.version:
             return False
         # with the same version, tokens were renewed, or a new flexod repeats it
         is_new = told.version > self.assignment.version
-        self._hold(told)
+        needs_generation = is_new and bool(_places(told) & _places(self.assignment))
+        self._hold(told, now)
         self._agents.tell_connected(self._message())
-        if is_new:
+        if needs_generation:
             self._renewed = told.version
-        return is_new
+        return needs_generation
 
     def inherit(self, known: jobs_pb2.Aggregators, now: float) -> None:
         """Take over what an agent was told by an earlier leader."""
         if self.wanted and known.version > self.assignment.version:
-            self._hold(known)
-            self._inherited_at = now
+            self._hold(known, now)
 
     def tell_newcomer(self, outbox: AgentOutbox) -> None:
         """Tell an agent that has just attached."""
@@ -163,12 +169,12 @@ class AssignedSums:
             outbox.put(self._message())
 
     def renewal_is_due(self, now: float) -> bool:
-        """Whether an inherited assignment needs a generation, because the leader before has not begun one.
+        """Whether the assignment needs a generation, because the present one has not migrated to it.
 
         True at most once for each version.
         """
         version = self.assignment.version
-        if not version or self._renewed == version or now < self._inherited_at + RENEWED_AFTER_S:
+        if not version or self._renewed == version or now < self._held_at + RENEWED_AFTER_S:
             return False
         said = [usage.version for usage in self._fresh(now).values()]
         if not said:
@@ -176,7 +182,9 @@ class AssignedSums:
         self._renewed = version
         return any(each != version for each in said)
 
-    def _hold(self, told: jobs_pb2.Aggregators) -> None:
+    def _hold(self, told: jobs_pb2.Aggregators, now: float) -> None:
+        if told.version > self.assignment.version:
+            self._held_at = now
         self.assignment = told
         self._shares[told.version] = [
             jobs_pb2.UsedAggregator(host=each.host, port=each.port, share=each.share)
@@ -245,3 +253,7 @@ class AssignedSums:
             for name, (at, usage) in self._usages.items()
             if now <= at + HEARD_WITHIN_S and name in self._agents.by_name
         }
+
+
+def _places(assignment: jobs_pb2.Aggregators) -> set[tuple[str, int]]:
+    return {(each.host, each.port) for each in assignment.aggregators}

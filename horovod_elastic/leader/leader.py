@@ -553,10 +553,13 @@ class Leader:
             self._assign_sums(told)
 
     def _assign_sums(self, told: jobs_pb2.Aggregators) -> None:
-        """Have other Aggregators sum from the next generation on. Agents hear of them before workers do."""
-        if self._sums.assigned(told):
+        """Have other Aggregators sum, in the present generation if it can migrate to them."""
+        now, before = time.monotonic(), self._sums.assignment.version
+        needs_generation = self._sums.assigned(told, now)
+        if self._sums.assignment.version > before:
             self._trace.event("aggregators", version=told.version, assigned=len(told.aggregators))
-            self._carry_out(self._membership.renew(time.monotonic()))
+        if needs_generation:
+            self._carry_out(self._membership.renew(now))
 
     def _place_sums(self, now: float) -> None:
         """Have the Aggregators in the job's satellites sum that serve, and let those go that have to."""
@@ -572,7 +575,7 @@ class Leader:
             self._carry_out(self._membership.release(agent, why, now))
 
     def _renew_sums(self, now: float) -> None:
-        """Begin the generation for an assignment that a leader before has told and not carried out."""
+        """Begin the generation for an assignment that the present one has not migrated to."""
         if self._membership.taking_over or self._membership.finishing:
             return
         if self._sums.renewal_is_due(now):

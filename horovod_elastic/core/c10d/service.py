@@ -113,14 +113,10 @@ def expected_keys(
     register, and may allow no more than one of them.
     """
     if place.rank == 0:
-        stays = before is not None and bool(_of_pool(before.plan) & _of_pool(plan))
+        stays = before is not None and bool(before.plan.pool & plan.pool)
         shapes = [] if before is None or stays else before.used()
         store.set("sums/keys", json.dumps([astuple(shape) for shape in shapes]))
     return [KeyShape(*fields) for fields in json.loads(store.get("sums/keys"))]
-
-
-def _of_pool(plan: Plan) -> set[tuple[str, int]]:
-    return {(node.host, node.port) for node in plan.nodes if not node.ranks}
 
 
 def _plan(place: RankPlacement, everybody: list[list[object]], assignment: Assignment) -> Plan:
@@ -131,12 +127,8 @@ def _plan(place: RankPlacement, everybody: list[list[object]], assignment: Assig
         PlannedNode(str(name), tuple(on_it), str(host), int(str(port)), str(token))
         for (name, host, port, token), on_it in ranks.items()
     ]
-    nodes += [
-        PlannedNode(f"{each.host}:{each.port}", (), each.host, each.port, each.token, each.share)
-        for each in assignment.assigned
-    ]
     run = f"{os.environ.get('FLEXO_JOB_ID', '')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Plan(run, place.generation, tuple(nodes), part_bytes(), assignment.version)
+    return control.with_assignment(Plan(run, place.generation, tuple(nodes), part_bytes()), assignment)
 
 
 def part_bytes(environment: Mapping[str, str] = os.environ) -> int:

@@ -76,7 +76,7 @@ class Job:
 
 def test_a_job_with_its_own_aggregators_reports_just_that_and_takes_no_assignment() -> None:
     job = Job({choice.VARIABLE: choice.SERVICE})
-    assert not job.sums.assigned(aggregators(1, "c1"))
+    assert not job.sums.assigned(aggregators(1, "c1"), job.now)
     assert job.told("a") == []
     assert job.sums.report(2, 0, 0.0) == jobs_pb2.AggregationUse(nodes=2)
 
@@ -87,7 +87,7 @@ def test_a_job_without_aggregators_reports_nothing_of_them() -> None:
 
 def test_a_job_with_aggregators_in_satellites_reports_how_many_it_wants_and_what_it_uses() -> None:
     job = Job({choice.VARIABLE: choice.SERVICE, choice.AGGREGATORS_VARIABLE: choice.SATELLITES})
-    assert job.sums.assigned(aggregators(1, "c1"))
+    job.sums.assigned(aggregators(1, "c1"), job.now)
     for name in ("a", "b"):
         job.sums.used(name, usage(1, 1), 1, job.now)
     said = job.sums.report(2, 3, job.now)
@@ -110,7 +110,7 @@ def test_a_job_that_leaves_the_choice_to_flexod_asks_for_nothing_and_says_how_bu
     assert said.busy == pytest.approx(0.4)
     assert said.iteration_s == pytest.approx(0.2, rel=0.05)
     assert job.sums.of_pool
-    assert job.sums.assigned(aggregators(1, "c1"))
+    job.sums.assigned(aggregators(1, "c1"), job.now)
 
 
 def test_an_aggregator_that_was_started_again_is_measured_anew() -> None:
@@ -127,7 +127,7 @@ def test_an_aggregator_that_was_started_again_is_measured_anew() -> None:
 
 def test_the_last_assignment_is_in_use_once_all_nodes_say_so() -> None:
     job = Job()
-    job.sums.assigned(aggregators(1, "c1"))
+    job.sums.assigned(aggregators(1, "c1"), job.now)
     assert job.sums.in_use(job.now), "nobody sums yet"
     job.sums.used("a", usage(1, 1), 1, job.now)
     job.sums.used("b", usage(0, 1), 1, job.now)
@@ -136,23 +136,46 @@ def test_the_last_assignment_is_in_use_once_all_nodes_say_so() -> None:
     assert job.sums.in_use(job.now)
 
 
-def test_a_new_assignment_reaches_all_agents_and_needs_a_generation() -> None:
+def test_a_new_assignment_reaches_all_agents_and_the_present_generation_migrates_to_it() -> None:
     job = Job()
-    assert job.sums.assigned(aggregators(1, "c1"))
+    assert not job.sums.assigned(aggregators(1, "c1"), job.now)
     assert (job.told("a"), job.told("b")) == ([1], [1])
+
+
+def test_an_aggregator_that_is_assigned_again_needs_a_generation() -> None:
+    job = Job()
+    job.sums.assigned(aggregators(1, "c1", "c2"), job.now)
+    assert job.sums.assigned(aggregators(2, "c2", "c3"), job.now)
+    job.train(int(RENEWED_AFTER_S) + 1, 1, 0.2)
+    assert not job.sums.renewal_is_due(job.now), "it was begun"
+
+
+@pytest.mark.parametrize(("used", "is_due"), [(1, True), (2, False)])
+def test_a_generation_that_does_not_migrate_to_an_assignment_is_replaced_once(
+    used: int, is_due: bool
+) -> None:
+    job = Job()
+    job.sums.assigned(aggregators(1, "c1"), job.now)
+    job.train(1, 1, 0.2)
+    assert not job.sums.assigned(aggregators(2, "c2"), job.now)
+    job.train(int(RENEWED_AFTER_S) - 1, used, 0.2)
+    assert not job.sums.renewal_is_due(job.now)
+    job.train(2, used, 0.2)
+    assert job.sums.renewal_is_due(job.now) is is_due
+    assert not job.sums.renewal_is_due(job.now)
 
 
 def test_renewed_tokens_reach_the_agents_without_a_generation() -> None:
     job = Job()
-    job.sums.assigned(aggregators(1, "c1"))
-    assert not job.sums.assigned(aggregators(1, "c1", token="later"))
+    job.sums.assigned(aggregators(1, "c1"), job.now)
+    assert not job.sums.assigned(aggregators(1, "c1", token="later"), job.now)
     assert job.told("a") == [1, 1]
 
 
 def test_an_older_assignment_is_not_taken() -> None:
     job = Job()
-    job.sums.assigned(aggregators(3, "c1"))
-    assert not job.sums.assigned(aggregators(2, "c2"))
+    job.sums.assigned(aggregators(3, "c1"), job.now)
+    assert not job.sums.assigned(aggregators(2, "c2"), job.now)
     assert job.told("a") == [3]
 
 
@@ -160,7 +183,7 @@ def test_an_agent_that_comes_later_is_told_the_last_assignment() -> None:
     job, outbox = Job(), cast(Any, queue.SimpleQueue())
     job.sums.tell_newcomer(outbox)
     assert outbox.empty()
-    job.sums.assigned(aggregators(2, "c1"))
+    job.sums.assigned(aggregators(2, "c1"), job.now)
     job.sums.tell_newcomer(outbox)
     assert outbox.get().aggregators == aggregators(2, "c1")
 
@@ -171,7 +194,7 @@ def test_a_new_leader_has_the_assignment_from_its_agents_and_begins_no_generatio
     job.sums.inherit(aggregators(1, "c9"), job.now)
     job.train(30, 2, 0.2)
     assert not job.sums.renewal_is_due(job.now)
-    assert not job.sums.assigned(aggregators(2, "c1"))
+    assert not job.sums.assigned(aggregators(2, "c1"), job.now)
     assert [(each.host, each.share) for each in job.report().used] == [("c1", 1)]
 
 
@@ -225,8 +248,8 @@ def test_iterations_are_counted_from_the_assignment_on_across_generations() -> N
 
 def test_an_assignment_is_in_use_once_all_nodes_use_it() -> None:
     job = Job()
-    job.sums.assigned(aggregators(1, "c1"))
-    job.sums.assigned(aggregators(2, "c1", "c2"))
+    job.sums.assigned(aggregators(1, "c1"), job.now)
+    job.sums.assigned(aggregators(2, "c1", "c2"), job.now)
     job.sums.used("a", usage(2, 1), 1, job.now)
     job.sums.used("b", usage(1, 1), 1, job.now)
     assert job.report().version == 1

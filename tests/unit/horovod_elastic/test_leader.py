@@ -918,7 +918,7 @@ def pooled(monkeypatch: pytest.MonkeyPatch) -> jobs_pb2.Aggregators:
     return jobs_pb2.Aggregators(version=1, aggregators=[assigned])
 
 
-def test_an_agent_hears_of_aggregators_before_its_workers_hear_of_the_generation_that_uses_them(
+def test_an_agent_hears_of_aggregators_to_which_its_generation_migrates(
     pooled: jobs_pb2.Aggregators, lead: Callable[..., Job]
 ) -> None:
     job = lead(inherited=True)
@@ -926,8 +926,24 @@ def test_an_agent_hears_of_aggregators_before_its_workers_hear_of_the_generation
     wait_until(lambda: not job.leader._membership.taking_over)
     kinds(outbox)
     job.do(lambda: job.leader._on_aggregators(pooled))
-    assert kinds(outbox)[:2] == ["aggregators", "tell_worker"]
+    job.settle()
+    assert "aggregators" in (heard := kinds(outbox))
+    assert "tell_worker" not in heard
+
+
+def test_an_agent_hears_of_aggregators_before_its_workers_hear_of_a_generation_that_uses_them(
+    pooled: jobs_pb2.Aggregators, lead: Callable[..., Job]
+) -> None:
+    job = lead(inherited=True)
+    outbox = job.attach(17, "n1", base=True, workers=[running("w1")])
+    wait_until(lambda: not job.leader._membership.taking_over)
+    kinds(outbox)
     job.do(lambda: job.leader._on_aggregators(pooled))
+    kinds(outbox)
+    again = jobs_pb2.Aggregators(version=2, aggregators=pooled.aggregators)  # one that serves already
+    job.do(lambda: job.leader._on_aggregators(again))
+    assert kinds(outbox)[:2] == ["aggregators", "tell_worker"]
+    job.do(lambda: job.leader._on_aggregators(again))
     assert kinds(outbox) == ["aggregators"]
 
 

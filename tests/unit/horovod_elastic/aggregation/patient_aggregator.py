@@ -54,6 +54,7 @@ def with_pauses_everywhere() -> None:
     with_pauses(key_state.KeyState, "node_ready", "claim", "arrives", "done", "pushes", "received")
     with_pauses(outbox.Outbox, "add", "end")
     with_pauses(session.Session, "drop", "close", "hear_result", "reached_root", "forget_root")
+    with_pauses(session.Session, "migrate", "all_met", "_migrate_if_due", "_hear_met")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,25 @@ def test_a_part_is_claimed_once_all_nodes_that_live_have_pushed_the_same_round()
     assert made.done(0) == made.latest(0, 1) == 1
 
 
+def test_a_sum_that_is_being_made_here_is_not_given_to_another_root() -> None:
+    made = state(2)
+    made.node_summed(0, 1, mask(0))
+    assert made.own_sum(0) == (1, mask(0))
+    for node in (0, 1):
+        made.arrives(0, node, 1, mask(node))
+    assert made.claim(0, [0, 1])
+    assert made.own_sum(0) == (0, b""), "there would be two results, if a rank dies now"
+
+
+def test_room_for_sums_is_made_without_touching_those_that_are_there() -> None:
+    made = state(2)
+    made.received(0, 1)[:] = 5
+    made.is_whole(0, 1, mask(0, 1))
+    made.result.numbers[:] = 7
+    made.make_room(0, 1)
+    assert (made.received(0, 1)[0], made.result.numbers[0]) == (5, 7)
+
+
 def test_what_a_node_has_is_fetched_and_not_summed_again() -> None:
     made = state(4)
     made.arrives(0, 0, 3, mask(0))

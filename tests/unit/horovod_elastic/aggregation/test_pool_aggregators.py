@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pool_processes import pool, wait_for
 from summing_world import BOUND_S, SEVERAL, AggregatorProcess, Ranks, aggregators, plan_of, sums
 
 from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
@@ -38,48 +35,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AggregatorProcess]]:
     with aggregators(tmp_path_factory.mktemp("nodes"), 3, hasty=True) as started:
         yield started
-
-
-@dataclass
-class PoolProcess:
-    """A pool's Aggregator in a process of its own."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    key: bytes
-
-    def token(self, job: str = "17", quota: int = 1 << 30, lasts_s: float = 3600.0) -> str:
-        return sign(AggregationToken(job, "somebody", quota, int(time.time() + lasts_s)), self.key)
-
-    def planned(self, share: int = 1, **token: float) -> PlannedNode:
-        text = self.token(**token)  # type: ignore[arg-type]
-        return PlannedNode(f"pool {self.port}", (), "127.0.0.1", self.port, text, share)
-
-
-@contextmanager
-def pool(folder: Path, count: int) -> Iterator[list[PoolProcess]]:
-    started = []
-    try:
-        for number in range(count):
-            place, key = folder / f"pool{number}", secrets.token_bytes(KEY_BYTES)
-            place.mkdir()
-            command = [sys.executable, "-m", "flexo_bench.local_job.pool", str(place), key.hex()]
-            process = subprocess.Popen(command)
-            port = place / "port"
-            wait_for(lambda port=port: port.exists() and port.read_text())  # type: ignore[misc]
-            started.append(PoolProcess(process, int(port.read_text()), key))
-        yield started
-    finally:
-        for each in started:
-            each.process.kill()
-            each.process.wait()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def with_pool(plan: Plan, *planned: PlannedNode) -> Plan:
