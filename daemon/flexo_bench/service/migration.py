@@ -1,9 +1,10 @@
 """Part `migration`: all tensors of a job that trains go from one set of servers to another (AutoPS, table 3).
 
-`sum`: a job with real agents, whose sums two Aggregators of a pool make, is assigned two others. `resident`:
-two parameter servers copy parameters and momentum to two others, as in the paper. The pause is the longest
-gap between two steps after the migration began, less the median gap of the time before. The longest gap of
-that time is written beside it: so much is due to the machine.
+`sum`: a job with real agents, whose sums two Aggregators of a pool make, is assigned two others. `resize`:
+the same job goes to a new generation, in turns with that. So it did for each assignment once, and so it does
+for each change of its size. `resident`: two parameter servers copy parameters and momentum to two others, as
+in the paper. What is judged is the longest mini-batch of a migration against the longest of as many
+mini-batches of the same job just before (migration_judged.py).
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ from flexo_bench.service.setting import Setting
 from horovod_elastic.aggregation.control import AssignedAggregator
 from horovod_elastic.core import choice
 
-SUM, RESIDENT = WAYS = ("sum", "resident")
+SUM, RESIZE, RESIDENT = WAYS = ("sum", "resize", "resident")
 WORKERS = SERVERS = 2
 SEED = 25
-RUNS, QUICK_RUNS = 10, 2
+RUNS, QUICK_RUNS = 10, 3
 """Migrations of each job. The paper has ten, too."""
 CALM_STEPS = 10
 """Steps before a migration, and after it."""
+MIGRATED = "sums are made at "
+"""What rank 0's Aggregator says at the instant at which sums have migrated."""
+LOOK_S, BOUND_S = 0.005, 60.0
 LEAST_S, OF_A_BATCH = 0.025, 0.1
 """A migration of sums may pause a job for the larger one."""
 
@@ -81,17 +85,17 @@ def measure(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {"seed": SEED, "machine": machine.facts(), "judged": JUDGED}
     pauses: dict[str, float] = {}
     goals: list[Goal] = []
-    print("\nmigration | runs | pause, worst | without a migration, worst | mini-batch, ms")
+    print("\nmigration | runs | added, worst | longest, without a migration | mini-batch, ms")
     with tempfile.TemporaryDirectory(prefix="bench-service-") as folder:
         for name, model in models.items():
             found[name] = {"model": asdict(model)}
-            for way in WAYS:
-                moved = _moved(way, model, runs, Path(folder, name), setting)
-                found[name][way] = summary(moved)
-                _show(f"{way}, {name}", found[name][way])
-                if name == JUDGED:
-                    pauses[way] = found[name][way]["pause_s"]
-                    goals += goals_of(way, found[name][way])
+            for moved_by in (_sums_moved, _tensors_moved):
+                for way, moved in moved_by(model, runs, Path(folder, name), setting).items():
+                    found[name][way] = summary(moved)
+                    _show(f"{way}, {name}", found[name][way])
+                    if name == JUDGED:
+                        pauses[way] = found[name][way]["added_s"]
+                        goals += goals_of(way, found[name][way])
                 setting.keep({"migration_s": pauses, "migration": found})
     for goal in goals:
         print(goal_line(goal))
@@ -100,14 +104,14 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def summary(moved: Moved) -> dict[str, Any]:
     """The figures of one job."""
-    pauses, calm = [cost.pause_s for cost in moved.costs], [cost.calm_s for cost in moved.costs]
+    added = [cost.added_s for cost in moved.costs]
     return {
-        "runs": len(pauses),
-        "pause_s": statistics.median(pauses),
-        "pause_mean_s": statistics.mean(pauses),
-        "pause_worst_s": max(pauses),
-        "calm_s": statistics.median(calm),
-        "calm_worst_s": max(calm),
+        "runs": len(added),
+        "added_s": statistics.median(added),
+        "added_mean_s": statistics.mean(added),
+        "added_worst_s": max(added),
+        "pause_s": statistics.median(cost.pause_s for cost in moved.costs),
+        "calm_s": statistics.median(cost.calm_s for cost in moved.costs),
         "mini_batch_s": statistics.median(cost.step_s for cost in moved.costs),
         "costs": [asdict(cost) for cost in moved.costs],
         **moved.facts,
@@ -115,39 +119,41 @@ def summary(moved: Moved) -> dict[str, Any]:
 
 
 def goals_of(way: str, found: Mapping[str, Any]) -> list[Goal]:
-    """The limit of the pause, and what must be zero."""
+    """The limit of what a migration adds, and what must be zero. A resize is the rival, and has no goal."""
+    if way == RESIZE:
+        return []
     batch_s = found["mini_batch_s"]
     most = batch_s if way == RESIDENT else max(LEAST_S, OF_A_BATCH * batch_s)
-    goals = [Goal(f"migration_s.{way}", found["pause_s"], at_most=most)]
+    goals = [Goal(f"migration_s.{way}", found["added_s"], at_most=most)]
     for name in ("batches_lost", "samples_repeated", "disagreements"):
         if name in found:
             goals.append(Goal(f"migration.{way}.{name}", found[name], at_most=0))
     return goals
 
 
-def _moved(way: str, model: Model, runs: int, folder: Path, setting: Setting) -> Moved:
-    if way == SUM:
-        return _sums_moved(model, runs, folder, setting)
-    return _tensors_moved(model, runs, setting)
-
-
 # --- sums -------------------------------------------------------------------------------------------------
 
 
-def _sums_moved(model: Model, runs: int, folder: Path, setting: Setting) -> Moved:
-    """The job uses the first set before the first migration; that assignment is not counted."""
+def _sums_moved(model: Model, runs: int, folder: Path, setting: Setting) -> dict[str, Moved]:
+    """Migrations and resizes in turns. The job uses one set before the first; that is not counted.
+
+    An assignment of Aggregators that the job uses already takes a new generation.
+    """
     dice = random.Random(f"{SEED} {SUM}")
-    done: list[Migration] = []
+    done: dict[str, list[Migration]] = {SUM: [], RESIZE: []}
     with _pooled_job(model, folder) as (job, flexod, sets):
         _assign(job, flexod, sets[-1])
         for number in range(runs):
-            calm = time.time()
-            _wait_for_steps(job, calm)
-            time.sleep(dice.uniform(0, 2 * model.step_s))
-            began = time.time()
-            _assign(job, flexod, sets[number % len(sets)])
-            _wait_for_steps(job, time.time())
-            done.append(Migration(calm, began, time.time()))
+            for way, moves in done.items():
+                calm = time.time()
+                _wait_for_steps(job, calm)
+                time.sleep(dice.uniform(0, 2 * model.step_s))
+                began, before = time.time(), job.output().count(MIGRATED)
+                version = flexod.assign(sets[number % len(sets)])
+                until = _migrated(job, before) if way == SUM else _resized(job, began)
+                _wait_until_used(job, flexod, version)
+                _wait_for_steps(job, time.time())
+                moves.append(Migration(calm, began, until))
             setting.tell(f"migration: sums of {model.hidden}, {number + 1} of {runs}")
         lines = job.events()
     if why := irregular(lines):
@@ -163,7 +169,10 @@ def _sums_moved(model: Model, runs: int, folder: Path, setting: Setting) -> Move
         "disagreements": judged.disagreements,
         "alike": all(len(those) == 1 for those in digests(lines).values()),
     }
-    return Moved(tuple(cost_of(one, list(ends.values())) for one in done), facts)
+    return {
+        way: Moved(tuple(cost_of(one, list(ends.values())) for one in moves), facts)
+        for way, moves in done.items()
+    }
 
 
 @contextlib.contextmanager
@@ -194,8 +203,31 @@ def _pooled_job(
 
 def _assign(job: LocalJob, flexod: AssigningFlexod, aggregators: Sequence[AssignedAggregator]) -> None:
     """Have these sum the job's gradients, and wait until its leader says so."""
-    version = flexod.assign(aggregators)
+    _wait_until_used(job, flexod, flexod.assign(aggregators))
+
+
+def _wait_until_used(job: LocalJob, flexod: AssigningFlexod, version: int) -> None:
     job.wait_until(f"sums by assignment {version}", lambda: flexod.version_in_use == version)
+
+
+def _migrated(job: LocalJob, before: int) -> float:
+    """The instant at which the sums have migrated once more than `before`. Raises TimeoutError."""
+    limit = time.time() + BOUND_S
+    while job.output().count(MIGRATED) <= before:
+        if time.time() > limit:
+            raise TimeoutError(f"the sums have not migrated:\n{job.output()[-6000:]}")
+        time.sleep(LOOK_S)
+    return time.time()
+
+
+def _resized(job: LocalJob, began: float) -> float:
+    """The instant at which all workers have entered the next generation."""
+
+    def entered() -> list[float]:
+        return [event["time"] for event in job.events("enter") if event["time"] > began]
+
+    job.wait_until("the next generation", lambda: len(entered()) == WORKERS)
+    return max(entered())
 
 
 def _wait_for_steps(job: LocalJob, since: float) -> None:
@@ -217,7 +249,7 @@ def _begun_again(lines: Sequence[Mapping[str, Any]]) -> int:
 # --- resident mode ----------------------------------------------------------------------------------------
 
 
-def _tensors_moved(model: Model, runs: int, setting: Setting) -> Moved:
+def _tensors_moved(model: Model, runs: int, folder: Path, setting: Setting) -> dict[str, Moved]:
     """All partitions go to the other servers, and back with the next migration."""
     dice = random.Random(f"{SEED} {RESIDENT}")
     costs: list[Cost] = []
@@ -232,17 +264,18 @@ def _tensors_moved(model: Model, runs: int, setting: Setting) -> Moved:
             time.sleep(step_s * (CALM_STEPS + dice.uniform(0, 2)))
             began = time.time()
             copied_s.append(job.mover.move([(old + SERVERS) % (2 * SERVERS) for old in job.mover.holders]))
+            until = time.time()
             ends = [worker.answer() for worker in job.workers]
-            costs.append(cost_of(Migration(calm, began, time.time()), ends))
+            costs.append(cost_of(Migration(calm, began, until), ends))
             step_s = costs[-1].step_s
             setting.tell(f"migration: tensors of {model.hidden}, {number + 1} of {runs}")
-    return Moved(tuple(costs), {"copied_after_s": copied_s})
+    return {RESIDENT: Moved(tuple(costs), {"copied_after_s": copied_s})}
 
 
 # --- as text ----------------------------------------------------------------------------------------------
 
 
 def _show(name: str, found: Mapping[str, Any]) -> None:
-    columns = ("pause_s", "pause_worst_s"), ("calm_s", "calm_worst_s"), ("mini_batch_s",)
+    columns = ("added_s", "added_worst_s"), ("pause_s", "calm_s"), ("mini_batch_s",)
     texts = [", ".join(f"{1e3 * found[key]:.0f}" for key in keys) for keys in columns]
     print(f"  {name} | {found['runs']} | {' | '.join(texts)}", flush=True)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from flexo_bench.local_job.assigning import assigning_flexod, variables_of
-from flexo_bench.service.migration import RESIDENT, SUM, Moved, goals_of, summary
+from flexo_bench.service.migration import RESIDENT, RESIZE, SUM, Moved, goals_of, summary
 from flexo_bench.service.migration_judged import Cost, Migration, cost_of
 from flexo_protos.job_secret import FILE_VARIABLE, JobSecret
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
@@ -26,8 +26,21 @@ def ends(*gaps: float) -> list[float]:
 
 def test_a_pause_is_the_longest_gap_after_a_migration_began_beyond_the_median_step() -> None:
     calm, moved = [0.1, 0.1, 0.13, 0.1, 0.1], [0.1, 0.35, 0.1, 0.1]
-    found = cost_of(Migration(100.0, 100.55, 101.2), [ends(*calm, *moved)])
+    found = cost_of(Migration(100.0, 100.55, 100.9), [ends(*calm, *moved)])
     assert (found.pause_s, found.calm_s, found.step_s) == pytest.approx((0.25, 0.03, 0.1))
+    assert found.added_s == pytest.approx(0.22)
+
+
+def test_a_migration_is_compared_with_as_many_steps_as_it_took() -> None:
+    calm = [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2]
+    short = cost_of(Migration(100.0, 100.95, 100.96), [ends(*calm, 0.1, 0.1, 0.1)])
+    long = cost_of(Migration(100.0, 100.95, 101.55), [ends(*calm, *[0.1] * 8)])
+    assert (short.calm_s, long.calm_s) == pytest.approx((0.0, 0.1))
+
+
+def test_one_step_after_a_migration_counts_and_later_ones_do_not() -> None:
+    gaps = [0.1, 0.1, 0.1, 0.1, 0.2, 0.9]
+    assert cost_of(Migration(100.0, 100.31, 100.35), [ends(*gaps)]).pause_s == pytest.approx(0.1)
 
 
 def test_the_step_in_which_a_migration_begins_counts() -> None:
@@ -42,7 +55,7 @@ def test_the_worker_that_waits_longest_counts() -> None:
 
 def test_steps_of_other_migrations_do_not_count() -> None:
     workers = [ends(9.0, 0.1, 0.1, 0.1, 0.2, 0.1, 9.0)]
-    found = cost_of(Migration(108.95, 109.3, 109.55), workers)
+    found = cost_of(Migration(108.95, 109.3, 109.35), workers)
     assert (found.pause_s, found.calm_s) == pytest.approx((0.1, 0.0))
 
 
@@ -54,7 +67,9 @@ def test_a_migration_without_steps_before_it_is_not_judged() -> None:
 def test_the_goals_are_a_tenth_of_a_mini_batch_or_25_ms_for_sums_and_one_mini_batch_for_tensors() -> None:
     moved = Moved((Cost(0.03, 0.01, 0.4), Cost(0.05, 0.02, 0.4), Cost(0.9, 0.0, 0.4)), {"batches_lost": 0})
     found = summary(moved)
-    assert (found["runs"], found["pause_s"], found["pause_worst_s"]) == (3, 0.05, 0.9)
+    figures = found["runs"], found["pause_s"], found["added_s"], found["added_worst_s"]
+    assert figures == pytest.approx((3, 0.05, 0.03, 0.9))
+    assert goals_of(RESIZE, found) == []
     assert [(goal.name, goal.at_most) for goal in goals_of(SUM, found)] == [
         ("migration_s.sum", pytest.approx(0.04)),
         ("migration.sum.batches_lost", 0),
