@@ -23,6 +23,7 @@ from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits,
 from flexo.aggregation.pool_state import KnownAggregator, PoolState
 from flexo.aggregation.pooled_job import (
     NOT_EXCUSED,
+    RATE_S,
     PoolClient,
     PooledJob,
     Stage,
@@ -63,7 +64,6 @@ TOO_SLOW: Final = 1.5
 even if no other job is there: a link or a machine of the pool is too slow for it."""
 OWN_MEASURED_WITHIN_S: Final = 60.0
 """The longest time that a job waits for a measurement of its iterations on its own Aggregators."""
-_RATE_S: Final = 5.0
 _GREEDY_RATES: Final = 2
 """A job that is greedy in so many measurements of CPU time goes back, even if nobody loses by that."""
 _MIB: Final = 1 << 20
@@ -276,14 +276,12 @@ class PoolMaster:
     def _rate(self, now: float) -> None:
         """Note how many CPU cores Aggregators and jobs use."""
         for job in self._state.jobs.values():
-            if now >= job.cores_mark[0] + _RATE_S:
-                spent = self._state.cpu_s(job)
-                job.used_cores, job.cores_mark = _cores(job.cores_mark, now, spent), (now, spent)
+            if job.rate(now, self._state.cpu_s(job)):
                 settled = job.since_change > self._settings.undo_iterations
                 judged = job.stage is Stage.SHARED and settled and not job.provisional
                 job.greedy_rates = job.greedy_rates + 1 if judged and _excess(job) > 0 else 0
         for each in self._state.known.values():
-            if now >= each.cores_mark[0] + _RATE_S:
+            if now >= each.cores_mark[0] + RATE_S:
                 spent = each.attached.cpu_s
                 each.used_cores, each.cores_mark = _cores(each.cores_mark, now, spent), (now, spent)
                 self._state.note_link(each, now)
@@ -360,16 +358,17 @@ class PoolMaster:
             if each.attached and each.since_change <= self._settings.undo_iterations
         ]
         latest = max(recent, key=lambda each: each.changed, default=None)
-        greedy = max(near, key=_excess, default=None)
+        greedy = max(near, key=_suspected, default=None)
         if latest is not None:
             self._excuse(latest, loser)
             if latest.before and self._move_back(loser, latest, lost):
                 return
             what = "moved last" if latest.before else "came last"
             self._revert(latest, f"{lost}, and job {latest.key} {what}", now)
-        elif greedy is not None and _excess(greedy) > 0:
+        elif greedy is not None and _suspected(greedy) > 0:
             self._excuse(greedy, loser)
-            self._revert(greedy, f"{lost}, and job {greedy.key} uses {_use(greedy)}", now)
+            what = f"uses {_use(greedy)}" if _excess(greedy) > 0 else f"sends {_sends(greedy)}"
+            self._revert(greedy, f"{lost}, and job {greedy.key} {what}", now)
         else:
             self._excuse(loser, loser)
             self._revert(loser, f"{lost}, and no recent change explains it", now)
@@ -579,10 +578,6 @@ def _why_there(pool: AggregatorPool, job: PooledJob) -> str:
     return f"it shares Aggregators with job {others}" if others else "it is the first job there"
 
 
-def _planned(job: PooledJob) -> float:
-    return job.demand.execution_ns / job.demand.duration_ns if job.demand is not None else 0.0
-
-
 def _cores(mark: tuple[float, float], now: float, spent: float) -> float:
     """CPU cores used since `mark`: its time, and the CPU seconds until then."""
     at, before = mark
@@ -590,11 +585,25 @@ def _cores(mark: tuple[float, float], now: float, spent: float) -> float:
 
 
 def _use(job: PooledJob) -> str:
-    return f"{job.used_cores:.2f} cores where its profile says {_planned(job):.2f}"
+    return f"{job.used_cores:.2f} cores where its profile says {job.planned_cores:.2f}"
+
+
+def _sends(job: PooledJob) -> str:
+    return f"{job.use.size / _MIB:.0f} MiB where its profile says {job.planned_bytes / _MIB:.0f}"
 
 
 def _excess(job: PooledJob) -> float:
     """Cores that the job uses beyond what a job may use that is not greedy; 0: it is not greedy."""
-    planned = _planned(job)
-    allowed = max(planned * GREEDY, planned + GREEDY_CORES)
-    return max(0.0, job.used_cores - allowed)
+    return max(0.0, job.used_cores - _allowed(job))
+
+
+def _suspected(job: PooledJob) -> float:
+    """As `_excess`, where another job loses: the bytes that it has registered count before CPU time does."""
+    by_bytes = (
+        job.planned_cores * job.use.size / job.planned_bytes if job.exceeds(job.use.size, GREEDY) else 0.0
+    )
+    return max(_excess(job), by_bytes - _allowed(job))
+
+
+def _allowed(job: PooledJob) -> float:
+    return max(job.planned_cores * GREEDY, job.planned_cores + GREEDY_CORES)

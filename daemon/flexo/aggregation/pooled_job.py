@@ -25,6 +25,12 @@ NS_PER_BYTE: Final = 0.4
 """CPU time of an Aggregator for each byte that it moves: 0.4 ms a MB, as measured."""
 LONGEST_ITERATION_S: Final = 86_400.0
 NOT_EXCUSED: Final = (0, -math.inf)
+RATE_S: Final = 5.0
+"""CPU use is measured over this time or more, and over"""
+RATE_ITERATIONS: Final = 5
+"""so many iterations or more, because they are reported in whole numbers, a moment apart from CPU time."""
+SLOW_RATE_S: Final = 30.0
+"""After this time it is measured whatever number of iterations was made."""
 
 
 class Stage(enum.StrEnum):
@@ -55,6 +61,8 @@ class Mark:
 
     iterations: int
     cpu_s: float
+    at: float = 0.0
+    """The time."""
 
 
 @dataclass(slots=True)
@@ -95,11 +103,12 @@ class PooledJob:
     excused_until: tuple[int, float] = NOT_EXCUSED
     """Iteration and time until which its durations say nothing of its present neighbours."""
     used_cores: float = 0.0
-    """CPU cores that its Aggregators have spent on it lately."""
+    """CPU cores that its Aggregators have spent on it lately. If its iterations take longer than its profile
+    says, those that they would have spent at the profile's pace: a busy machine hides no greedy job."""
     greedy_rates: int = 0
     """The latest measurements of `used_cores`, one after the other, that exceed what the profile allows."""
-    cores_mark: tuple[float, float] = (-math.inf, 0.0)
-    """Time, and CPU seconds until then."""
+    rate_mark: Mark | None = None
+    """The place from which `used_cores` is measured next."""
 
     @property
     def key(self) -> JobKey:
@@ -127,10 +136,23 @@ class PooledJob:
         return self.use.iterations if self.current else 0
 
     def exceeds(self, size: int, factor: float) -> bool:
-        """Whether a job that shares Aggregators sends so many times more bytes than its profile says."""
-        if self.stage is not Stage.SHARED or self.demand is None:
+        """Whether a job that shares Aggregators sends so many times more bytes than its profile says.
+
+        An estimated profile says nothing: the job is still to be measured.
+        """
+        if self.stage is not Stage.SHARED or self.demand is None or self.provisional:
             return False
-        return size > factor * sum(task.size for task in self.demand.tasks)
+        return size > factor * self.planned_bytes
+
+    @property
+    def planned_bytes(self) -> int:
+        """The bytes of an iteration by its profile; 0: it has none."""
+        return 0 if self.demand is None else sum(task.size for task in self.demand.tasks)
+
+    @property
+    def planned_cores(self) -> float:
+        """The CPU cores that it uses by its profile; 0: it has none."""
+        return 0.0 if self.demand is None else self.demand.execution_ns / self.demand.duration_ns
 
     @property
     def is_being_profiled(self) -> bool:
@@ -169,6 +191,25 @@ class PooledJob:
             return None
         spent_ns = round((cpu_s - self.mark.cpu_s) * SECOND / iterations)
         return demand_of(self, self.use.iteration_s, spent_ns or estimated_ns(self.use))
+
+    def rate(self, now: float, cpu_s: float) -> bool:
+        """Measure `used_cores`, if it is time. Returns whether it was.
+
+        `cpu_s`: CPU seconds that its Aggregators have spent on it.
+        """
+        mark = self.rate_mark
+        if mark is None or mark.cpu_s > cpu_s or mark.iterations > self.since_change:
+            self.rate_mark = Mark(self.since_change, cpu_s, now)
+            return False
+        made, taken_s, spent_s = self.since_change - mark.iterations, now - mark.at, cpu_s - mark.cpu_s
+        if taken_s < RATE_S or (made < RATE_ITERATIONS and taken_s < SLOW_RATE_S):
+            return False
+        self.used_cores = spent_s / taken_s
+        if self.demand is not None and made >= RATE_ITERATIONS:
+            pace_s = min(taken_s, made * self.demand.duration_ns / SECOND)
+            self.used_cores = spent_s / pace_s
+        self.rate_mark = Mark(self.since_change, cpu_s, now)
+        return True
 
     def estimated(self) -> JobDemand | None:
         """The profile of a job that ran alone on its own Aggregators, with an estimate of their CPU time."""

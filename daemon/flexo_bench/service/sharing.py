@@ -45,6 +45,8 @@ PERIOD_S, DRAIN_AFTER_S, REST_S = 10.0, 30.0, 60.0
 """Keys of [aggregation]: shorter than by default, so that a run sees them act."""
 PROBATION: Final = 100
 """[aggregation] undo_iterations: after these, no recent change explains what the greedy job does."""
+MEASURED: Final = 50
+"""So many more iterations, and a job is measured where it shares. Its profile may be estimated before."""
 ACCOUNTS = [f"sharing{number + 1}" for number in range(JOBS + 1)]
 GREEDY = "greedy"
 
@@ -242,7 +244,7 @@ def _greedy(cluster: SharingLab, neighbours: Sequence[Trainer], plan: Plan) -> d
     cluster.wait_until_it_trains(greedy)
     cluster.wait_until_they_share([greedy])
     since = len(greedy.events("step"))
-    cluster.wait_until("its probation", lambda: len(greedy.events("step")) > since + PROBATION)
+    cluster.wait_until("its probation", lambda: len(greedy.events("step")) > since + PROBATION + MEASURED)
     before = _window(plan.together_s)
     cluster.tell("sharing: the fifth job is greedy from now on")
     began = time.time()

@@ -148,6 +148,47 @@ def test_a_job_that_sends_more_than_its_profile_says_goes_back_although_nobody_l
     assert all(each.loss < 0.1 for each in world.decided.view.jobs)
 
 
+def test_a_machine_that_slows_a_greedy_job_down_does_not_hide_it() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 6):
+        world.add(number, cpu_s=0.01)
+    world.run(600)
+    greedy = world.jobs[5]
+    greedy.alone_s, greedy.cpu_s = 10 * greedy.alone_s, 10 * greedy.cpu_s  # as many cores as before
+    happened = [each for each in world.run(35) if each.kind == "revert"]
+    assert [each.job for each in happened] == [greedy.key]
+    assert "cores where its profile says 0.05" in happened[0].text
+
+
+def test_if_another_job_loses_the_bytes_of_a_greedy_one_count_before_its_cpu_time() -> None:
+    world = PoolWorld(3)
+    for number in range(1, 6):
+        world.add(number, cpu_s=0.02)
+    world.run(600)
+    greedy, loser = world.jobs[5], world.jobs[1]
+    greedy.size, loser.alone_s = 10 * greedy.size, 1.5 * loser.alone_s
+    happened = [each for each in world.run(20) if each.kind == "revert"]
+    assert [each.job for each in happened] == [greedy.key]
+    assert "job 1 loses" in happened[0].text
+    assert "job 5 sends 191 MiB where its profile says 19" in happened[0].text
+
+
+def test_a_job_that_grows_before_it_is_measured_is_measured_as_it_is_then() -> None:
+    world = PoolWorld(2)
+    for number in range(1, 4):
+        world.add(number, cpu_s=0.01)
+    world.run(300)
+    late = world.add(4, cpu_s=0.01)
+    while stages(world).get(4) != "shares":
+        world.tick()
+    world.run(15)  # by an estimate: it is not measured yet
+    late.size, late.cpu_s = 3 * late.size, 3 * late.cpu_s
+    assert not [each for each in world.run(120) if each.kind == "revert"]
+    job = world.master._state.jobs[late.key]
+    assert not job.provisional
+    assert job.planned_cores == pytest.approx(0.15, rel=0.02)
+
+
 def test_a_job_may_exceed_its_profile_where_it_is_alone() -> None:
     world = PoolWorld(2)
     world.add(1, cpu_s=0.01)
