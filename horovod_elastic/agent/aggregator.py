@@ -55,7 +55,7 @@ class LocalAggregator:
         self._supervisor.start(pb.StartWorker(worker_id=process_id), command, environment, deaf=True)
 
     def assign(self, told: jobs_pb2.Aggregators) -> None:
-        """Have the next generation use these Aggregators; none: the job's own."""
+        """Have the job's sums made by these Aggregators; none: by the job's own."""
         if not self._takes_assignments or told == self.assigned:
             return
         assigned = [

@@ -81,15 +81,14 @@ class RootLink:
                     lost_at = time.monotonic()
             if self._closed.is_set():
                 return
-            if of_pool and self._refused:
-                say(f"the Aggregator at {node.name} is not used any more: {self._refused}")
+            away_s = time.monotonic() - lost_at
+            if of_pool and (self._refused or away_s > LEFT_OUT_AFTER_S):
+                what = f"is not used any more: {self._refused}" if self._refused else f"is gone: {why}"
+                say(f"the Aggregator at {node.name} {what}")
                 self._session.leave_out(self._root)
                 return
-            if time.monotonic() - lost_at > (LEFT_OUT_AFTER_S if of_pool else AWAY_S):
-                if of_pool:
-                    self._session.leave_out(self._root)
-                else:
-                    self._session.fail(f"the Aggregator on {node.name} is gone: {why}")
+            if not of_pool and away_s > AWAY_S:
+                self._session.fail(f"the Aggregator on {node.name} is gone: {why}")
                 return
             self._closed.wait(PAUSE_S)
 

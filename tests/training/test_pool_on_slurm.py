@@ -101,7 +101,7 @@ def test_flexod_assigns_a_pools_aggregator_and_its_death_costs_nothing(
     with aggregator(pool_lab) as one:
         job = submit("first")
         job.wait_until("an assignment", lambda: events(pool_lab, "assign"))
-        job.wait_until("its generation", lambda: "generation 2" in job.output())
+        job.wait_until("the sums' migration", lambda: "sums are made at" in job.output())
         before = len(job.events("step"))
         job.wait_until("steps", lambda: len(job.events("step")) > before + 20)
         why = pool_lab.run(["flexo", "why", str(job.job_id)]).stdout
@@ -111,6 +111,7 @@ def test_flexod_assigns_a_pools_aggregator_and_its_death_costs_nothing(
         before = len(job.events("step"))
         job.wait_until("steps", lambda: len(job.events("step")) > before + 20)
         assert "all-reduce" not in job.output()
+        assert "generation 2" not in job.output()
         check_steps(job)
         job.cancel()
 

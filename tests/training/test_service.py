@@ -173,9 +173,9 @@ def test_a_pools_aggregators_that_die_cost_no_mini_batch(tmp_path: Path) -> None
         (own,) = job.aggregators()
         folder = Path(own.cmdline()[own.cmdline().index("--folder") + 1])
         control.assign(folder, 1, [assigned_one, assigned_other])
-        job.start("n1", 1)  # the next generation uses them
-        train_at(job, 3)
         job.wait_until("the assignment", lambda: (used := control.usage(folder)) and used.version == 1)
+        job.start("n1", 1)  # the next generation uses them, too
+        train_at(job, 3)
         for process in (one, other):
             time.sleep(1)
             process.kill()

@@ -44,6 +44,8 @@ CALM_STEPS = 10
 """Steps before a migration, and after it."""
 MIGRATED = "sums are made at "
 """What rank 0's Aggregator says at the instant at which sums have migrated."""
+LEFT_OUT = "the Aggregator at "
+"""What a node says of an Aggregator that it does not use any more: then the sums have not migrated there."""
 LOOK_S, BOUND_S = 0.005, 60.0
 LEAST_S, OF_A_BATCH = 0.025, 0.1
 """A migration of sums may pause a job for the larger one."""
@@ -125,7 +127,7 @@ def goals_of(way: str, found: Mapping[str, Any]) -> list[Goal]:
     batch_s = found["mini_batch_s"]
     most = batch_s if way == RESIDENT else max(LEAST_S, OF_A_BATCH * batch_s)
     goals = [Goal(f"migration_s.{way}", found["added_s"], at_most=most)]
-    for name in ("batches_lost", "samples_repeated", "disagreements"):
+    for name in ("left_out", "batches_lost", "samples_repeated", "disagreements"):
         if name in found:
             goals.append(Goal(f"migration.{way}.{name}", found[name], at_most=0))
     return goals
@@ -155,7 +157,7 @@ def _sums_moved(model: Model, runs: int, folder: Path, setting: Setting) -> dict
                 _wait_for_steps(job, time.time())
                 moves.append(Migration(calm, began, until))
             setting.tell(f"migration: sums of {model.hidden}, {number + 1} of {runs}")
-        lines = job.events()
+        lines, left_out = job.events(), job.output().count(LEFT_OUT)
     if why := irregular(lines):
         raise RuntimeError(why)
     ends = defaultdict(list)
@@ -164,6 +166,7 @@ def _sums_moved(model: Model, runs: int, folder: Path, setting: Setting) -> dict
             ends[line["rank"]].append(line["time"])
     judged = judge(lines, [], SAMPLES)
     facts = {
+        "left_out": left_out,
         "batches_lost": _begun_again(lines),
         "samples_repeated": judged.samples_repeated,
         "disagreements": judged.disagreements,

@@ -68,7 +68,7 @@ def learn() -> None:
 
 @hvd.elastic.run  # type: ignore[untyped-decorator]
 def train(state: hvd.elastic.TorchState) -> None:
-    """Entered again after every new assignment."""
+    """Entered again in every generation."""
     log("enter", step=state.step)
     while True:
         wait_while_held()
