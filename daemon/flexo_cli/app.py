@@ -19,6 +19,7 @@ from flexo_cli import (
     flexods,
     forecast,
     job_words,
+    jobs,
     lab,
     loans,
     simulate,
@@ -27,7 +28,7 @@ from flexo_cli import (
     whatif,
     yarn,
 )
-from flexo_cli.as_json import end_as_json, event_as_json, job_as_json, point_as_json, status_as_json
+from flexo_cli.as_json import end_as_json, event_as_json, point_as_json, status_as_json
 from flexo_cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.options import DaemonOption, JobArgument, JsonOption
@@ -111,40 +112,6 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             *job_words.unknown_satellites(reply),
             ("trouble", reply.trouble or "none"),
         ]
-    )
-
-
-@app.command()
-def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
-    """All elastic jobs and the satellites that they have."""
-    reply = Daemon(find_address(daemon)).jobs()
-    if as_json:
-        print_json({"jobs": [job_as_json(job) for job in reply.jobs]})
-        return
-    if not reply.jobs:
-        print_line("no elastic jobs")
-        return
-    summed = job_words.any_aggregators(reply.jobs)
-    aggregators = ("AGGREGATORS",) if summed else ()
-    print_table(
-        ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "DONE", "LEFT", "STATE", *aggregators, "NODES"),
-        [
-            (
-                job_words.job_name(job),
-                job.user,
-                f"{job.min}-{job.max}",
-                str(job.wanted) if job.wanted else "",
-                str(job.workers),
-                str(job.granted),
-                f"{job.progress:.0%}" if job.progress else "",
-                job_words.left(job),
-                job_words.job_state(job),
-                *((job_words.aggregators(job),) if summed else ()),
-                job_words.nodes(job),
-            )
-            for job in reply.jobs
-        ],
-        right=("WORKERS", "GRANTED", "CAP", "DONE", "LEFT"),
     )
 
 
@@ -268,6 +235,7 @@ app.command(context_settings={"ignore_unknown_options": True})(check.check)  # t
 app.command()(doctor.doctor)
 app.command()(completion.completion)
 app.command()(events.events)
+app.command()(jobs.jobs)
 app.command()(top.top)
 app.command()(web.web)
 app.command()(loans.loans)

@@ -14,7 +14,10 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
     return {
         "job_id": job.job_id,
         "restart_count": job.restart_count,
+        "name": job.name or None,
         "user": job.user,
+        "account": job.account or None,
+        "partition": job.partition or None,
         "min": job.min,
         "max": job.max,
         "workers": job.workers,

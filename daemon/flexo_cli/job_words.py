@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 from flexo_cli.output import ago, clock, span
@@ -18,20 +19,50 @@ def job_name(job: admin_pb2.ElasticJob) -> str:
     return f"{job.job_id}.r{job.restart_count}" if job.restart_count else str(job.job_id)
 
 
-def job_state(job: admin_pb2.ElasticJob) -> str:
-    """The job's state, in a word or two."""
+class ShownState(enum.StrEnum):
+    """The states of a running elastic job that people are shown."""
+
+    SUSPENDED = "suspended"
+    NO_LEADER = "no leader"
+    BUSY = "busy"
+    """It carries out a command of its owner's, such as a profile."""
+    PAUSED = "paused"
+    STARTING = "starting"
+    RESIZING = "resizing"
+    TRAINING = "training"
+
+    @property
+    def option(self) -> str:
+        """The state's name on a command line."""
+        return self.value.replace(" ", "-")
+
+
+def shown_state(job: admin_pb2.ElasticJob) -> ShownState:
+    """The job's state."""
     if job.suspended:
-        return "suspended"
+        return ShownState.SUSPENDED
     if not job.attached:
-        return "no leader"
+        return ShownState.NO_LEADER
     if job.pending_command:
-        return job.pending_command
+        return ShownState.BUSY
     if job.paused:
-        return "paused"
+        return ShownState.PAUSED
     if not job.scalable:
-        return "starting"
-    moving = [grant for grant in job.grants if grant.state != _TRAINING]
-    return "resizing" if moving else "training"
+        return ShownState.STARTING
+    moving = any(grant.state != _TRAINING for grant in job.grants)
+    return ShownState.RESIZING if moving else ShownState.TRAINING
+
+
+def job_state(job: admin_pb2.ElasticJob) -> str:
+    """The job's state, in a word or two; of a busy job the command that it carries out."""
+    state = shown_state(job)
+    return job.pending_command if state is ShownState.BUSY else state.value
+
+
+def size(job: admin_pb2.ElasticJob) -> str:
+    """The job's workers and its range: ``4/2-8``, or ``4>6/2-8`` on the way from 4 to the 6 granted."""
+    moving = "" if job.workers == job.granted else f">{job.granted}"
+    return f"{job.workers}{moving}/{job.min}-{job.max}"
 
 
 def left(job: admin_pb2.ElasticJob) -> str:

@@ -7,15 +7,19 @@ does not interpret markup in them.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_GAP = 2
+"""Columns between two columns of a table."""
 _UNLIMITED = 10_000
 """Width of a pipe in columns, so large that no line is folded or cut."""
 
@@ -27,14 +31,49 @@ def printable(text: str) -> str:
     return "".join(character if _harmless(character) else _escaped(character) for character in text)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    *,
+    header: bool = True,
+) -> None:
     """Print `rows` under `columns`. Columns in `right` are numbers, aligned to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_header=header)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     _print(table)
+
+
+def cut_to(
+    width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int]
+) -> list[tuple[str, ...]] | None:
+    """`rows`, printable, with cells cut so that a table of them fits into `width`; None if none can.
+
+    `least`: for each column the width to which it may be cut, 0: it is never cut. The widest is cut first.
+    A cut cell ends with an ellipsis.
+    """
+    clean = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *clean, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > width:
+        cuttable = [at for at, floor in enumerate(least) if floor and widths[at] > floor]
+        if not cuttable:
+            return None
+        widths[max(cuttable, key=widths.__getitem__)] -= 1
+    return [tuple(map(_cut, row, widths)) for row in clean]
+
+
+def _cut(cell: str, width: int) -> str:
+    text = Text(cell)
+    text.truncate(width, overflow="ellipsis")
+    return text.plain
+
+
+def line_width() -> int:
+    """The columns of the terminal; of a pipe $COLUMNS, else 80."""
+    return console_for_output().width if sys.stdout.isatty() else shutil.get_terminal_size().columns
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:

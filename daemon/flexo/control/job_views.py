@@ -26,18 +26,20 @@ def job_views(
 ) -> tuple[JobView, ...]:
     """The views of `jobs`, which are given as they are once `plan` is carried out."""
     known = {job.key: job for job in snapshot.training}
-    owners = {job.key: job.owner for job in state.jobs}
+    bases = {job.key: job for job in state.jobs}
     batches = {batch.job: batch.samples for batch in plan.batches}
     return tuple(
         JobView(
             job,
-            owners[job.key],
+            (base := bases[job.key]).owner,
             attached=(report := reports.get(job.key)) is not None,
             batches_committed=report.batches_committed if report else 0,
             scaling=scaling.get(job.key, ()),
             batch=batches.get(job.key, 0),
             progress=report.progress if report else 0.0,
             left=_time_left(job, known.get(job.key)),
+            name=base.name,
+            partition=",".join(base.partitions),
         )
         for job in jobs
     )

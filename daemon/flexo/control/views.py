@@ -95,6 +95,10 @@ class JobView:
     """The part of the training that is done, from 0 to 1, as the leader reports; 0: not known."""
     left: TimeLeft | None = None
     """The remaining time; None: not known."""
+    name: str = ""
+    """The name that its user chose."""
+    partition: str = ""
+    """The partition of its base."""
 
 
 @dataclass(frozen=True)

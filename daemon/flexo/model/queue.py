@@ -173,6 +173,8 @@ class QueuedJob:
     satellite: SatelliteTag | None = None
     account: str = ""
     """The account that the cluster's accounting charges; "": there is no accounting."""
+    name: str = ""
+    """The name that its user chose, for people."""
     unreadable: str = ""
     """The reason why flexod cannot read the job's record; "": it can.
 

@@ -63,6 +63,8 @@ EVENTS = 200
 """The most events that one answer holds, if the caller names no number."""
 MOST_EVENTS = 1000
 """The most events that one answer holds, however many the caller asks for."""
+NAME_LENGTH = 255
+"""The most characters of a job's name in an answer."""
 WORD_WITHIN_S = 3600.0
 """The time that a leader may take for its next message on a command: a mini-batch, or a checkpoint."""
 
@@ -559,6 +561,9 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         paused=job.paused,
         shared_gpus=[_shared_gpu(pair) for pair in all_of_it.pairs if job.key in (pair.holder, pair.guest)],
         aggregation=_aggregation(job, all_of_it.pooled(job.key)),
+        name=one_line(view.name, NAME_LENGTH),
+        account=job.account,
+        partition=view.partition,
     )
 
 

@@ -145,9 +145,9 @@ def test_jobs_are_an_aligned_table_without_colours_when_piped(admin: Admin, flex
     code, out, _ = flexo_run("jobs")
     assert code == 0
     head, row = out.splitlines()
-    assert row.split()[:3] == ["7", "ann", "2-8"]
+    assert row.split()[:3] == ["7", "ann", "5/2-8"]
     assert head.index("USER") == row.index("ann")
-    assert row.endswith("42%  ~2 h  training  n1 n2+3")
+    assert row.endswith("training   42%  ~2 h  n1 n2+3")
     assert head.index("DONE") <= row.index("42%")
     assert "\x1b" not in out
 

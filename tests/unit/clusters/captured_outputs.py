@@ -1,7 +1,8 @@
 """What Slurm's commands printed on small real clusters of three releases, on each the same jobs.
 
 Nodes: t1-t3 with 4 v100, u1 with 2 v100 and 2 a100, i1 with 4 untyped GPUs (drained, with a reason of two
-lines), c1 with none. One job has a comment that forges a line of squeue's output.
+lines), c1 with none. One job has a comment and a name that forge a line of squeue's output. The names of the
+jobs were added later.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def test_every_field_of_a_running_job_is_read(release: str) -> None:
         excluded_nodes=job.excluded_nodes,
         features="v100|nvlink",
         elastic=ElasticRequest(Range(2, 8), fungible=True, batch=Range(32, 256)),
+        name="wrap",
     )
 
 

@@ -137,6 +137,7 @@ def a_job(**changes: object) -> Job:
         "requeue_count": 1,
         "admin_comment": None,
         "account": None,
+        "name": "train",
         "written": "flexo-satellite base=5 restart=0 grant=g workers=2",
     }
     return Job(**(fields | changes))

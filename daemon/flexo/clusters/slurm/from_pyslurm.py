@@ -114,6 +114,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         elastic=elastic_request(_written(lambda: job.admin_comment)),
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
         account=job.account or "",
+        name=_written(lambda: job.name),
     )
 
 

@@ -1,7 +1,7 @@
 """Parses the output of `squeue -O ...` into QueuedJobs. Pure functions.
 
-Users write some of the fields (Comment) with whatever bytes they like. So every field ends with a separator
-made up for this one call, which nobody who writes a comment can know, and line ends mean nothing.
+Users write some of the fields (Comment, Name) with whatever bytes they like. So every field ends with a
+separator made up for this one call, which nobody who writes a comment can know, and line ends mean nothing.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class QueueRecord(NamedTuple):
     comment: Annotated[str, "Comment"]
     admin_comment: Annotated[str, "admin_comment"]
     account: Annotated[str, "Account"]
+    name: Annotated[str, "Name"]
     # Fields that not every release has, in the order in which releases brought them.
     excluded_nodes: Annotated[str, "ExcNodes"] = ""
     exclusive: Annotated[str, "Exclusive"] = ""
@@ -168,6 +169,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
         elastic=elastic_request(record.admin_comment),
         satellite=tag_in(record.comment, partitions, satellites),
         account=or_empty(record.account),
+        name=or_empty(record.name),
     )
 
 

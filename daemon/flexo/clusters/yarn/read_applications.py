@@ -274,6 +274,7 @@ def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
         submitted_at=(report.submit_time or report.start_time) / 1000,
         time_limit_s=None,
         identifier=application_text(report.application_id),
+        name=report.name,
         **fields,
     )
 
