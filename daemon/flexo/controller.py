@@ -32,7 +32,7 @@ from flexo.config import Settings
 from flexo.control import events
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.ended import EndedJobs
-from flexo.control.explanations import explain, profile
+from flexo.control.explanations import explain, headline, profile
 from flexo.control.fair_shares import FairShares
 from flexo.control.inline_executor import InlineExecutor
 from flexo.control.job_views import job_views
@@ -321,6 +321,11 @@ class Controller:
         if self._settings.controller.dry_run:
             sentences = (*sentences, "flexod only decides and records (dry run); it changes nothing")
         return (trouble, *sentences) if trouble else sentences
+
+    def headline(self, job_id: int) -> str:
+        """The size of a job that runs or is pending, and the reason for it, in a few words; else ""."""
+        with self._lock:
+            return headline(job_id, self._view)
 
     def scale(self, key: JobKey, workers: int | None) -> str:
         """Set the owner's cap on the job's workers; None: remove it. Returns what happens now.

@@ -1,10 +1,12 @@
-"""Words for sentences for people: counts, and the names in a text. Imports nothing of flexo."""
+"""Words for sentences for people: counts, durations, and the names in a text. Imports nothing of flexo."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
+"""Units of time, and their lengths in seconds."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -16,6 +18,21 @@ def workers(number: int) -> str:
 def held_by(number: int) -> str:
     """What a satellite of so many workers runs: ``2 workers``, or, without workers, ``an Aggregator``."""
     return workers(number) if number else "an Aggregator"
+
+
+def duration(seconds: float) -> str:
+    """A duration, rounded for people: ``40 s``, ``12 min``, ``5.2 h``, ``3 d``."""
+    value, unit = in_units(seconds)
+    digits = 1 if unit in ("h", "d") else 0
+    return f"{value:.{digits}f}".removesuffix(".0") + f" {unit}"
+
+
+def in_units(seconds: float) -> tuple[float, str]:
+    """A duration in the largest unit of which it has at least two."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return seconds / length, unit
+    return seconds, "s"
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -122,10 +122,15 @@ def why(job: JobArgument, daemon: DaemonOption = None, as_json: JsonOption = Fal
     if as_json:
         told = [event_as_json(event) for event in reply.events]
         end = end_as_json(reply.end) if reply.HasField("end") else None
-        print_json({"job_id": job, "sentences": list(reply.sentences), "end": end, "events": told})
+        said = {"headline": reply.headline or None, "sentences": list(reply.sentences)}
+        print_json({"job_id": job, **said, "end": end, "events": told})
         return
-    if reply.end.ended_at:
-        print_line(f"job {job} ended at {clock(reply.end.ended_at)}, {ago(reply.end.ended_at)} ago")
+    if reply.headline:
+        print_line(reply.headline)
+        print_line("")
+    elif reply.end.ended_at:
+        how = reply.end.state or "ended"
+        print_line(f"{how}: {ago(reply.end.ended_at)} ago, at {clock(reply.end.ended_at)}")
     for sentence in reply.sentences or ["flexod has nothing to say of this job yet"]:
         print_line(sentence)
     if reply.events:

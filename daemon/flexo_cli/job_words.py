@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from flexo_cli.output import ago, clock, span
+from flexo.words import duration
+from flexo_cli.output import ago, clock
 from flexo_protos.resources import as_number, of_message
 from flexo_protos.v1 import admin_pb2, jobs_pb2
 
@@ -69,7 +70,7 @@ def left(job: admin_pb2.ElasticJob) -> str:
     """The job's remaining time; ~ marks an estimate that does not come from the job's own progress."""
     if not job.left_by:
         return ""
-    return f"{'' if job.left_by == 'progress' else '~'}{span(job.left_s)}"
+    return f"{'' if job.left_by == 'progress' else '~'}{duration(job.left_s)}"
 
 
 def nodes(job: admin_pb2.ElasticJob) -> str:

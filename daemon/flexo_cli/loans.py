@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from flexo.words import duration
 from flexo_cli.connection import Daemon, find_address
-from flexo_cli.output import Json, clock, print_json, print_line, print_pairs, print_table, span
+from flexo_cli.output import Json, clock, print_json, print_line, print_pairs, print_table
 from flexo_protos.v1 import admin_pb2
 
 _ALL = 10_000
@@ -113,7 +114,7 @@ def due(deadline_at: float, now: float) -> str:
     if not deadline_at:
         return ""
     left = deadline_at - now
-    return f"in {span(left)}" if left >= 0 else f"{span(-left)} late"
+    return f"in {duration(left)}" if left >= 0 else f"{duration(-left)} late"
 
 
 def _print_past(reply: admin_pb2.ListLoansReply) -> None:
@@ -128,7 +129,7 @@ def _print_past(reply: admin_pb2.ListLoansReply) -> None:
                 loan.node,
                 clock(loan.since_at),
                 clock(loan.empty_at),
-                span(max(0.0, loan.empty_at - loan.called_back_at)) if loan.called_back_at else "",
+                duration(max(0.0, loan.empty_at - loan.called_back_at)) if loan.called_back_at else "",
                 _kept(loan),
                 str(loan.workers_scaled_in),
                 str(loan.bases_preempted),
@@ -145,7 +146,7 @@ def _kept(loan: admin_pb2.PastLoanView) -> str:
     if not loan.deadline_at:
         return ""
     late = loan.empty_at - loan.deadline_at
-    return f"{span(late)} late" if late > 0 else "kept"
+    return f"{duration(late)} late" if late > 0 else "kept"
 
 
 def lending_as_json(view: admin_pb2.LendingView) -> dict[str, Json]:

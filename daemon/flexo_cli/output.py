@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flexo.words import duration
+
 _GAP = 2
 """Columns between two columns of a table."""
 _UNLIMITED = 10_000
@@ -102,18 +104,10 @@ def complain(text: str) -> None:
 
 
 def ago(at: float, now: float | None = None) -> str:
-    """The time since `at`, rounded for people: "12 s", "3 min", "2 h", "5 d"; "never" for 0."""
+    """The time since `at`, rounded for people: "12 s", "3 min", "2.4 h", "5 d"; "never" for 0."""
     if not at:
         return "never"
-    return span(max(0.0, (time.time() if now is None else now) - at))
-
-
-def span(seconds: float) -> str:
-    """A duration, rounded for people: "12 s", "3 min", "2 h", "5 d"."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
+    return duration(max(0.0, (time.time() if now is None else now) - at))
 
 
 def clock(at: float) -> str:

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from flexo.words import duration
 from flexo_cli.connection import Refusal, Unreachable
 from flexo_cli.options import JsonOption
-from flexo_cli.output import print_json, print_line, span
+from flexo_cli.output import print_json, print_line
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic, new_authenticator
 
@@ -50,7 +51,7 @@ def web(
         print_json({"link": found.link, "user": found.user, "expires_in_s": found.expires_in_s})
         return
     print_line(found.link)
-    print_line(f"It works once, within {span(found.expires_in_s)}, and lets you in as {found.user}.")
+    print_line(f"It works once, within {duration(found.expires_in_s)}, and lets you in as {found.user}.")
 
 
 def _ask(url: str) -> _Link:

@@ -31,7 +31,7 @@ def _parts(outcomes: Sequence[SimulatedRun], about: About) -> Iterator[str]:
 
 def comparison(outcomes: Sequence[SimulatedRun]) -> str:
     """The table of figures, with an explanation of its terms."""
-    columns = ("seconds, if nothing else is said", *(title(outcome) for outcome in outcomes))
+    columns = ("figure", *(title(outcome) for outcome in outcomes))
     parts = [page.table(columns, rows(outcomes))]
     if any(outcome.result.oracle for outcome in outcomes):
         parts.append(page.paragraph(ORACLE, "warning"))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from flexo.words import in_units
 from flexo_simulation.loan_story import LoanFigures
 from flexo_simulation.results import Result, SimulatedRun
 
@@ -13,9 +14,12 @@ Figure = tuple[str, Callable[[Result], str]]
 LoanFigure = tuple[str, Callable[[LoanFigures], str]]
 
 
-def seconds(value: float) -> str:
-    """Seconds as text, such as ``3,469.7``; a dash if there is nothing to count."""
-    return "-" if math.isnan(value) else f"{value:,.1f}"
+def time_of(seconds: float) -> str:
+    """A time with three digits, such as ``57.8 min`` or ``5.21 h``; a dash if there is nothing to count."""
+    if math.isnan(seconds):
+        return "-"
+    value, unit = in_units(seconds)
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
 def percent(value: float) -> str:
@@ -24,31 +28,31 @@ def percent(value: float) -> str:
 
 
 FIGURES: Final[tuple[Figure, ...]] = (
-    ("completion time, mean", lambda result: seconds(result.avg_jct_s)),
-    ("  median", lambda result: seconds(result.median_jct_s)),
-    ("  95th percentile", lambda result: seconds(result.p95_jct_s)),
-    ("  99th percentile", lambda result: seconds(result.p99_jct_s)),
-    ("  longest", lambda result: seconds(result.max_jct_s)),
-    ("waiting time, mean", lambda result: seconds(result.avg_queue_s)),
-    ("  median", lambda result: seconds(result.median_queue_s)),
-    ("  95th percentile", lambda result: seconds(result.p95_queue_s)),
-    ("first submission to last end", lambda result: seconds(result.makespan_s)),
+    ("completion time, mean", lambda result: time_of(result.avg_jct_s)),
+    ("  median", lambda result: time_of(result.median_jct_s)),
+    ("  95th percentile", lambda result: time_of(result.p95_jct_s)),
+    ("  99th percentile", lambda result: time_of(result.p99_jct_s)),
+    ("  longest", lambda result: time_of(result.max_jct_s)),
+    ("waiting time, mean", lambda result: time_of(result.avg_queue_s)),
+    ("  median", lambda result: time_of(result.median_queue_s)),
+    ("  95th percentile", lambda result: time_of(result.p95_queue_s)),
+    ("first submission to last end", lambda result: time_of(result.makespan_s)),
     ("GPUs in use", lambda result: percent(result.gpu_utilization)),
     ("SJS efficiency", lambda result: percent(result.sjs_efficiency)),
     ("jobs finished", lambda result: f"{result.finished:,} of {result.jobs:,}"),
     ("jobs refused", lambda result: percent(result.drop_ratio)),
     ("resizes", lambda result: f"{result.resizes:,}"),
     ("preemptions", lambda result: f"{result.preemptions:,}"),
-    ("the simulation took", lambda result: f"{result.wall_s:.1f} s"),
+    ("the simulation took", lambda result: time_of(result.wall_s)),
 )
-"""The printed figures of a result. Times are seconds."""
+"""The printed figures of a result."""
 LOAN_FIGURES: Final[tuple[LoanFigure, ...]] = (
     ("servers lent, each time", lambda loans: f"{loans.loans:,}"),
     ("  hours of them", lambda loans: f"{loans.server_hours:,.0f}"),
     ("reclaims", lambda loans: f"{loans.reclaims:,}"),
     ("  of servers", lambda loans: f"{loans.servers_reclaimed:,}"),
     ("  emptied beside them", lambda loans: f"{loans.servers_emptied_aside:,}"),
-    ("  longest", lambda loans: seconds(loans.longest_reclaim_s)),
+    ("  longest", lambda loans: time_of(loans.longest_reclaim_s)),
     ("deadlines missed", lambda loans: f"{loans.deadlines_missed:,}"),
     ("jobs on loaned servers", lambda loans: f"{loans.jobs_on_loan:,}"),
     ("  preempted to vacate them", lambda loans: percent(loans.preempted_of_on_loan)),

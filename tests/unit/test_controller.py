@@ -541,8 +541,11 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     world.go(20)
     have, why = world.controller.explain(1)
     assert says(have, "job 1", "ada", "1-4 workers", "1 in its base", "t1", "3 on t2")
-    assert why == "4 of 4 workers: all"
+    assert why == "4 of 4 workers: all that it can use"
+    assert world.controller.headline(1) == "4 of 1-4 workers: all that it can use"
     assert "pending (Priority)" in world.controller.explain(7)[0]
+    assert says(world.controller.headline(7), "0 of", "pending (Priority)")
+    assert world.controller.headline(50) == ""
     with pytest.raises(UnknownJob, match="not elastic"):
         world.controller.explain(50)
     with pytest.raises(UnknownJob, match="not in the queue"):

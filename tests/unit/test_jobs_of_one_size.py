@@ -48,7 +48,7 @@ def test_what_is_said_of_it_is_that_it_has_all(tmp_path: Path) -> None:
     world.go(10)
     told = world.controller.explain(1)
     assert says(told[0], "job 1", "ada", "2-2 workers", "2 in its base", "t1")
-    assert told[-1] == "2 of 2 workers: all"
+    assert told[-1] == "2 of 2 workers: all that it can use"
 
 
 def test_to_resize_or_profile_it_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from flexo.clusters.base import Cluster, JobEnd, KnowsEnds
 from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.queue import JobKey, JobState, QueuedJob
-from flexo.words import workers
+from flexo.words import duration, workers
 
 _AT_ONCE: Final = 100
 """The most jobs in one command to the cluster."""
@@ -135,7 +135,7 @@ def _how(end: JobEnd | None, started_at: float | None, ended_at: float) -> str:
         return "the job has left the queue; neither the cluster nor its accounting says how it ended"
     code = f" (exit code {end.exit_code})" if end.exit_code else ""
     ran_s = ended_at - started_at if started_at is not None and end.ended_at else 0.0
-    after = f" after {_time(ran_s)}" if ran_s > 0 else ""
+    after = f" after {duration(ran_s)}" if ran_s > 0 else ""
     by = ", says the cluster's accounting" if end.known_by == "accounting" else ""
     return f"the job ended: {end.state}{code}{after}{by}"
 
@@ -146,9 +146,3 @@ def _what(known: _Known | None) -> str:
     base = f"it had {workers(known.base_workers)} in its base on {', '.join(known.base_nodes)}"
     grew = known.most_workers > known.base_workers
     return f"{base}, at most {workers(known.most_workers)} with satellites" if grew else base
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

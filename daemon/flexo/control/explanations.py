@@ -1,4 +1,4 @@
-"""Explains in sentences why a job has its present workers: the part of `flexo why` on the present."""
+"""Explains why a job has its present workers, in a headline and in sentences: `flexo why` on the present."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flexo.model.queue import JobKey, JobState
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.sharing.pairs import Pair
-from flexo.words import workers
+from flexo.words import duration, workers
 
 _BY: Final = {
     Source.PROGRESS: "going by its own progress",
@@ -46,6 +46,32 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
         pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any other job"
         return (pending, *_place(queued.key, view.order))
     return (f"job {job_id} is ending",)
+
+
+def headline(job_id: int, view: View) -> str:
+    """The job's size and the reason for it: ``4 of 2-8 workers: no idle a100``. "": it is no elastic job that
+    runs or is pending."""
+    for shown in view.jobs:
+        if shown.job.key.job_id == job_id:
+            size = f"{shown.job.training_workers} of {shown.job.workers} workers"
+            why = _brief_reason(shown, view)
+            return f"{size}: {why}" if why else size
+    for job in view.state.jobs if view.state else ():
+        if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
+            return f"0 of {job.elastic.workers} workers: pending ({job.reason})"
+    return ""
+
+
+def _brief_reason(shown: JobView, view: View) -> str:
+    job = shown.job
+    if job.suspended:
+        return "suspended"
+    if not shown.attached:
+        return "its leader is not connected"
+    if job.pending_command:
+        return f"{job.pending_command} is under way"
+    briefs = [note.brief for note in view.notes if note.job == job.key and note.brief]
+    return briefs[-1] if briefs else ""
 
 
 def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
@@ -159,7 +185,7 @@ def _on_loan(job: ElasticJob, view: View) -> list[str]:
     now = view.state.at if view.state else 0.0
     for loan in loans:
         if loan.closed and loan.deadline_at is not None:
-            left = f"within {_time(max(0.0, loan.deadline_at - now))}"
+            left = f"within {duration(max(0.0, loan.deadline_at - now))}"
             told.append(
                 f"{loan.node} is called back ({loan.state.value}) and to be empty {left}: {loan.why_back}"
             )
@@ -177,14 +203,7 @@ def _how_far(shown: JobView) -> list[str]:
     if shown.left is None:
         return told
     size = workers(shown.job.training_workers)
-    return [*told, f"with {size} it goes on for {_time(shown.left.seconds)}, {_BY[shown.left.source]}"]
-
-
-def _time(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return [*told, f"with {size} it goes on for {duration(shown.left.seconds)}, {_BY[shown.left.source]}"]
 
 
 def profile(points: Sequence[ScalingPoint]) -> str:

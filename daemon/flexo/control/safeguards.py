@@ -44,7 +44,8 @@ def not_more_than_start(
     for action in plan.actions:
         if isinstance(action, Grow):
             if waiting[action.partition] >= most:
-                notes.append(Note(action.job, _why_too_many(action, most, bounds.setting)))
+                brief = f"{most} satellites wait already in {action.partition}"
+                notes.append(Note(action.job, _why_too_many(action, most, bounds.setting), brief))
                 continue
             waiting[action.partition] += 1
         actions.append(action)
@@ -91,7 +92,8 @@ class StartupBarrier:
         held = [action for action in plan.actions if isinstance(action, Grow)] if self._awaited else []
         if not held:
             return plan
-        notes = tuple(Note(action.job, _why_too_soon(action, len(self._awaited))) for action in held)
+        why, missing = "flexod has just begun", len(self._awaited)
+        notes = tuple(Note(action.job, _why_too_soon(action, missing), brief=why) for action in held)
         actions = tuple(action for action in plan.actions if action not in held)
         return replace(plan, actions=actions, notes=(*plan.notes, *notes))
 

@@ -9,6 +9,7 @@ from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.measured import SlowGpu, SlowGpuReport
 from flexo.model.queue import JobKey
+from flexo.words import duration
 
 AGAIN_AFTER_S = 300.0
 """A leader's repeated report of the same GPUs within this time is ignored."""
@@ -84,7 +85,7 @@ class SlowGpus:
 
     def _how_long(self) -> str:
         if self._lasts_s > 0:
-            return f" for {self._lasts_s:.0f} s"
+            return f" for {duration(self._lasts_s)}"
         return " only where [controller] slow_gpu_s says so"
 
 

@@ -16,7 +16,7 @@ from flexo.grants import GrantLedger
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
-from flexo.words import held_by
+from flexo.words import duration, held_by
 
 _RETRY_S: Final = 30.0
 """The interval between two attempts to cancel the same satellite."""
@@ -87,7 +87,7 @@ class SuspendedBases:
     def _note(self, job: ElasticJob, now: float, resume_command: str) -> str:
         left_s = self._since[job.key] + self._grace_s - now
         standing = any(grant.state is not SatelliteState.LEAVING for grant in job.all_grants)
-        back = f"gives its satellites back in {left_s:.0f} s, and " if standing and left_s > 0 else ""
+        back = f"gives its satellites back in {duration(left_s)}, and " if standing and left_s > 0 else ""
         text = f"its base is suspended: the job {back}is granted nothing until it is resumed"
         return f"{text} (`{resume_command} {job.key.job_id}`)" if resume_command else text
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from flexo.model.loans import LeftAlone, Loan, LoanState, PastLoan
 from flexo.model.queue import JobKey
+from flexo.words import duration
 
 HANDS_OFF_S: Final = 3600.0
 """Seconds for which a server is not lent again after an administrator has taken it out of the partition."""
@@ -341,7 +342,7 @@ class LoanLedger:
 
 
 def _within(seconds: float) -> str:
-    return f"; within {seconds:.0f} s" if seconds > 0 else "; at once"
+    return f"; within {duration(seconds)}" if seconds > 0 else "; at once"
 
 
 def _shifted(at: float | None, seconds: float) -> float | None:

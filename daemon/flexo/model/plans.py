@@ -108,6 +108,8 @@ class Note:
 
     job: JobKey
     text: str
+    brief: str = ""
+    """The reason in a few words, for a headline. "": the note is no reason for the job's size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from flexo.model.elastic import ElasticJob, Grant, satellite_resources
 from flexo.model.nodes import WANTED_EMPTY, Node
 from flexo.model.plans import Action, Grow, Note, Plan, Shrink, Snapshot
 from flexo.policies.node_capacity import NodeCapacity, rooms_after
+from flexo.words import duration
 from flexo_protos.resources import Resources
 
 
@@ -140,7 +141,7 @@ class _Making:
             return f"its owner's command is under way: {job.pending_command}"
         if job.aggregators.rest_until > self._now:
             left_s = job.aggregators.rest_until - self._now
-            return f"for {left_s:.0f} s, after one that the cluster refused or did not start"
+            return f"for {duration(left_s)}, after one that the cluster refused or did not start"
         if self._now < job.aggregators.last_change_at + self._min_interval_s:
             return "they have changed not long before"
         return ""

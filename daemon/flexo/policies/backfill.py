@@ -15,6 +15,7 @@ from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested, seconds_left
 from flexo.policies.fifo import start
 from flexo.policies.placement import FreeGpus, Placement
+from flexo.words import duration
 from flexo_protos.resources import Amount, total
 
 _Running = tuple[float, TrainingJob, tuple[NodeShare, ...]]
@@ -50,7 +51,7 @@ class Backfill(Policy):
         reservation = turn.beside(head, queue)
         text = f"first in the queue: {requested(head)} workers do not fit yet"
         if reservation is not None and reservation.at < math.inf:
-            text += f", but will in {reservation.at - jobs.at:.0f} s"
+            text += f", but will in {duration(reservation.at - jobs.at)}"
         return Targets(tuple(turn.started), notes=(Note(head.key, text),))
 
 

@@ -4,14 +4,17 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
 
 from flexo.model.elastic import ElasticJob
+from flexo.model.plans import Note
 from flexo.policies.capacity_index import Kind
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.pending import Reservation
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+from flexo.words import duration
 
 _REASONS = 4
 """The most reasons in a text on why a job has no room: a cluster of thousands of nodes may have thousands."""
@@ -65,6 +68,11 @@ def _why_unscalable(job: JobInPlan) -> str:
     return job.job.unscalable_why or never_yet
 
 
+def _device(job: ElasticJob) -> str:
+    """What a worker of the job needs most: ``a100``, ``GPU``, or ``CPU``."""
+    return job.shape.gpu_type or ("GPU" if job.shape.gpus else "CPU")
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -79,21 +87,37 @@ def _list(names: Sequence[str]) -> str:
 # Texts on the size of a job.
 
 
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reason for a job's size: in a few words, and what follows them in a sentence."""
+
+    brief: str
+    more: str = ""
+
+
 class Words:
-    """Makes the sentence for each job once the plan is made."""
+    """Makes the note on each job once the plan is made."""
 
     def __init__(self, plan: PlanInMaking) -> None:
         self._plan = plan
 
-    def sentence(self, job: JobInPlan) -> str:
+    def note(self, job: JobInPlan) -> Note:
         """The number of workers that the job has, and why it has no more."""
-        return f"{job.before} of {job.job.ceiling} workers: {self._why(job)}"
+        why = self._why(job)
+        text = f"{job.before} of {job.job.ceiling} workers: {why.brief}{why.more}"
+        return Note(job.job.key, text, why.brief)
 
-    def _why(self, job: JobInPlan) -> str:
+    def _why(self, job: JobInPlan) -> Why:
         now = self._plan.now
         rests = job.steady and job.job.rest_until > now and job.before < job.job.ceiling
         if job.before >= job.target.workers and not rests:
             return self._why_no_more(job)
+        change = self._why_not_yet(job)
+        return Why(change) if change else self._no_room(job)
+
+    def _why_not_yet(self, job: JobInPlan) -> str:
+        """The text for a job that is due more workers: how it changes, or what keeps it. "": no room does."""
+        now = self._plan.now
         if not job.job.scalable:
             return _why_unscalable(job)
         if job.job.key in self._plan.resting:
@@ -108,34 +132,34 @@ class Words:
             granted = ", ".join(f"{workers} more on {node}" for node, workers in job.dealt.items())
             return f"is granted {granted}"
         if job.job.rest_until > now:
-            return f"waits {job.job.rest_until - now:.0f} s, because its last grant came to nothing"
+            return f"waits {duration(job.job.rest_until - now)}, because its last grant came to nothing"
         if job.may_grow_at > now:
             kept = f"; {_count(sum(job.dealt.values()), 'worker')} kept for it" if job.dealt else ""
-            return f"waits {job.may_grow_at - now:.0f} s before its next resize{kept}"
-        return self._no_room(job)
+            return f"waits {duration(job.may_grow_at - now)} before its next resize{kept}"
+        return ""
 
-    def _why_no_more(self, job: JobInPlan) -> str:
+    def _why_no_more(self, job: JobInPlan) -> Why:
         if job.target.workers < job.job.ceiling:
-            return job.target.why or self._why_not_due(job)
+            return Why(job.target.why) if job.target.why else self._why_not_due(job)
         if job.job.wanted is not None and job.job.ceiling < job.job.workers.max:
-            return f"capped by its owner, the maximum is {job.job.workers.max}"
-        return "all"
+            return Why("capped by its owner", f", the maximum is {job.job.workers.max}")
+        return Why("all that it can use")
 
-    def _why_not_due(self, job: JobInPlan) -> str:
+    def _why_not_due(self, job: JobInPlan) -> Why:
         """The text for a job whose policy leaves it as it is: there is no room, or others have more use for
         it."""
         if not job.job.scalable:
-            return _why_unscalable(job)
+            return Why(_why_unscalable(job))
         if self._plan.room_for(job):
-            return f"{job.target.workers} are its due now"
+            return Why(f"{job.target.workers} are its due now")
         return self._no_room(job)
 
-    def _no_room(self, job: JobInPlan) -> str:
+    def _no_room(self, job: JobInPlan) -> Why:
         partition = self._plan.snapshot.satellite_partition
         if not self._plan.nodes and not self._plan.slow:
-            return f"partition {partition} has no nodes that are up"
+            return Why(f"partition {partition} has no nodes that are up")
         if not self._plan.satellites_left and self._plan.room_for(job):
-            return no_more_satellites(self._plan.max_satellites)
+            return Why(no_more_satellites(self._plan.max_satellites))
         reasons = chain(
             self._kept_for_pending(job),
             self._closed_nodes(job),
@@ -147,8 +171,9 @@ class Words:
         said = list(islice(reasons, _REASONS))
         if not said:
             on_loan = " or on loan" if self._plan.lent else ""
-            return f"no idle GPU on any node of partition {partition}{on_loan}"
-        return "; ".join([*said, *(["and so on"] if any(True for _ in reasons) else [])])
+            return Why(f"no idle {_device(job.job)}", f" on any node of partition {partition}{on_loan}")
+        more = [*said[1:], *(["and so on"] if any(True for _ in reasons) else [])]
+        return Why(said[0], "".join(f"; {each}" for each in more))
 
     def _kept_for_pending(self, job: JobInPlan) -> Iterator[str]:
         for claim in self._plan.claims:
@@ -165,7 +190,7 @@ class Words:
                 continue
             retry_at = job.job.retry_at.get(name, 0.0)
             if retry_at > now:
-                yield f"{name} failed it and is tried again in {retry_at - now:.0f} s"
+                yield f"{name} failed it and is tried again in {duration(retry_at - now)}"
             else:
                 yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
 
@@ -175,12 +200,12 @@ class Words:
             room, slow = self._plan.rooms[name], self._plan.slow.get(name) or of_user[name]
             if room.idle.holds(job.job.shape):
                 left_s = slow.until_at - self._plan.now
-                yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
+                yield f"{name} is left alone for {duration(left_s)} more: {slow}"
 
     def _wanted_back_soon(self, job: JobInPlan) -> Iterator[str]:
         pays = partial(self._plan.pays_with, job)
         for name in self._plan.index.not_paying(Kind(job.job.shape), pays):
-            stay = f"about {self._plan.idle_for[name]:.0f} s"
+            stay = f"about {duration(self._plan.idle_for[name])}"
             yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
 
     def _of_another_type(self, job: JobInPlan) -> Iterator[str]:

@@ -19,7 +19,7 @@ from itertools import combinations
 
 from flexo.model.elastic import ElasticJob
 from flexo.model.nodes import WANTED_EMPTY
-from flexo.model.plans import Batch, Grow, Note, Plan, Snapshot
+from flexo.model.plans import Batch, Grow, Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
 from flexo.policies.base import Policy, Target
@@ -67,11 +67,11 @@ class _Planner:
             give_back_excess(plan)
         deal_idle(plan)
         rebalance(plan)
-        sentence = words.Words(plan).sentence
+        note = words.Words(plan).note
         return Plan(
             actions=tuple(plan.actions),
             batches=tuple(self._batches()),
-            notes=tuple(Note(key, sentence(job)) for key, job in plan.jobs.items()),
+            notes=tuple(note(job) for job in plan.jobs.values()),
             set_aside=tuple(claim.job.job_id for claim in plan.claims),
         )
 

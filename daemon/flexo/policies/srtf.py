@@ -13,6 +13,7 @@ from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import fewest_nodes, requested, seconds_left
 from flexo.policies.placement import Placement
 from flexo.policies.serving import Chosen, choose, consolidated, movable, serve
+from flexo.words import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Srtf(Policy):
             return choose(placement, order, requested)
 
         def why(job: TrainingJob) -> str:
-            return f"it has {left_s(job):.0f} s to go"
+            return f"it has {duration(left_s(job))} to go"
 
         order = sorted(movable(jobs, placement), key=lambda job: (left_s(job), not job.shares))
         _, targets = serve(placement, order, chooser, why, consolidated)

@@ -132,11 +132,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         events = await _in(self._searchers, self._event_store.events, request.job_id, EVENTS)
         try:
             sentences = await _in(self._readers, self._controller.explain, request.job_id)
+            headline = await _in(self._readers, self._controller.headline, request.job_id)
         except UnknownJob as error:
             if not events:
                 await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
             return await self._explain_ended(error, events)
         return admin_pb2.ExplainJobReply(
+            headline=headline,
             sentences=sentences,
             events=[event_message(event) for event in events],
         )

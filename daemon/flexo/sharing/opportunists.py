@@ -35,7 +35,7 @@ from flexo.sharing.hosts import (
     taken,
 )
 from flexo.sharing.settings import SharingSettings
-from flexo.words import workers
+from flexo.words import duration, workers
 from flexo_protos.resources import Resources
 
 
@@ -59,7 +59,7 @@ def with_opportunists(before: Plan, snapshot: Snapshot, rules: SharingRules) -> 
     place = {key: number for number, key in enumerate(rules.order)}
     jobs.sort(key=lambda job: (place.get(job.key, len(place)), job.key))
     making = _Making(before, snapshot, rules)
-    notes = tuple(Note(job.key, making.serve(job)) for job in jobs)
+    notes = tuple(Note(job.key, why := making.serve(job), brief=why) for job in jobs)
     about = {job.key for job in jobs}
     return replace(
         before,
@@ -120,7 +120,8 @@ class _Making:
         if job.unscalable_why:
             return f"it keeps its size: {job.unscalable_why}"
         if job.rest_until > self._now:
-            return f"it rests for {job.rest_until - self._now:.0f} s, after the cluster refused a satellite"
+            rests = duration(job.rest_until - self._now)
+            return f"it rests for {rests}, after the cluster refused a satellite"
         return ""
 
     # --- taking back -----------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class _Making:
         if job.unit > 1:
             return "its workers come in units, and a shared GPU takes one worker alone"
         if left_s := self._waits_s(job):
-            return f"it waits {left_s:.0f} s more for GPUs of its own (auto)"
+            return f"it waits {duration(left_s)} more for GPUs of its own (auto)"
         has = _size(shared)
         offers = (self._choose(job, kind, job.ceiling - has) for kind in self._gpu_types(job, shared))
         chosen = max(offers, key=len, default=[])

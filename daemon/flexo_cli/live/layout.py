@@ -15,10 +15,11 @@ from typing import Final
 
 from rich.text import Text
 
+from flexo.words import duration
 from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_cli.loans import due, lending_line
-from flexo_cli.output import ago, printable, span
+from flexo_cli.output import ago, printable
 from flexo_protos.v1 import admin_pb2
 
 _OTHERS_ROWS: Final = 3
@@ -186,7 +187,7 @@ def _next(picture: Picture, now: float) -> str:
     if not status.last_cycle_at:
         return "flexod has not seen the cluster yet"
     wait = status.last_cycle_at + status.interval_s - now
-    look = f"looks again in {span(wait)}" if wait >= 1 else "looks now"
+    look = f"looks again in {duration(wait)}" if wait >= 1 else "looks now"
     if wait < -2 * max(1.0, status.interval_s):
         look = f"last look {ago(status.last_cycle_at, now)} ago"
     if not order:
@@ -298,7 +299,7 @@ def _loans(loans: Iterable[admin_pb2.LoanView], now: float) -> _Table:
     rows = [
         (
             Text(printable(loan.node)),
-            Text(span(max(0.0, now - loan.since_at))),
+            Text(duration(max(0.0, now - loan.since_at))),
             Text(loan.state, style="green" if loan.state == "lent" else "yellow"),
             Text(due(loan.deadline_at, now), style="red" if 0 < loan.deadline_at < now else ""),
             Text(str(loan.satellite_workers or "")),

@@ -12,6 +12,6 @@ from flexo_simulation.results import SimulatedRun
 def print_results(outcomes: Sequence[SimulatedRun]) -> None:
     """Print the table, and a note if a policy is an oracle."""
     titles = [title(outcome) for outcome in outcomes]
-    print_table(("SECONDS, IF NOTHING ELSE IS SAID", *titles), rows(outcomes), right=titles)
+    print_table(("FIGURE", *titles), rows(outcomes), right=titles)
     if any(outcome.result.oracle for outcome in outcomes):
         print_line(ORACLE)

@@ -21,6 +21,7 @@ from flexo_cli import app, connection
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
+HEADLINE = "5 of 2-8 workers: no idle a100"
 REASON = "it has all that is idle"
 
 
@@ -72,7 +73,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         if request.job_id != 7:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no elastic job {request.job_id}")
         event = admin_pb2.Event(at=1_700_000_000, kind="grow", text="3 workers on n2")
-        return admin_pb2.ExplainJobReply(sentences=[REASON], events=[event])
+        return admin_pb2.ExplainJobReply(headline=HEADLINE, sentences=[REASON], events=[event])
 
     def ScaleJob(self, request, context):  # noqa: N802
         if request.job_id != 7:
@@ -194,7 +195,8 @@ def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin
 def test_why_gives_the_reasons_and_the_last_events(admin: Admin, flexo_run: Run) -> None:
     code, out, _ = flexo_run("why", "7")
     assert code == 0
-    assert out.startswith(f"{REASON}\n")
+    assert out.startswith(f"{HEADLINE}\n\n{REASON}\n")
+    assert json.loads(flexo_run("why", "7", "--json")[1])["headline"] == HEADLINE
     assert "3 workers on n2" in out
 
 
@@ -202,7 +204,7 @@ def test_why_says_when_and_how_a_job_ended_to_people_and_to_scripts(admin: Admin
     code, out, _ = flexo_run("why", "6")
     assert code == 0
     assert "2023-11-1" in out.splitlines()[0]
-    assert "FAILED" in out
+    assert out.startswith("FAILED")
     code, out, _ = flexo_run("why", "6", "--json")
     assert (code, json.loads(out)["end"]) == (
         0,

@@ -95,7 +95,7 @@ def test_servers_on_loan_are_listed_the_first_due_first_and_marked_among_the_nod
     )
     text = shown(flexod, 100, 30)
     assert text.index("n5 ") < text.index("n3 ")
-    assert re.search(r"n5 +2 h +called back +in 100 s +peak", text)
+    assert re.search(r"n5 +2.7 h +called back +in 100 s +peak", text)
     assert re.search(r"n3 +\S{4} L", text)
     assert re.search(r"n5 +\S{4} <", text)
 

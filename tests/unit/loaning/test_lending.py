@@ -180,7 +180,7 @@ def test_rising_demand_closes_the_cheapest_servers_and_scales_in_at_once(world: 
     assert world.preempted == []
     assert world.borrowed == {"i1", "i2"}
     assert world.past["i3"].reclaim_s == pytest.approx(2.0)
-    assert any(says(text, "i3", "2 s", "178 s", "deadline") for text in world.events("returned"))
+    assert any(says(text, "i3", "2 s", "3 min", "deadline") for text in world.events("returned"))
 
 
 def test_a_closed_server_leaves_the_partition_with_the_next_edit_and_its_loan_ends_after_that(world: World):
@@ -870,7 +870,7 @@ def test_a_call_back_that_is_remembered_without_a_deadline_gets_one(world: World
     world.cycle(1.0)
     assert world.loan("i1").deadline_at == world.now + RULES.reclaim_s
     (text,) = (text for text in world.events("repair") if "i1" in text)
-    assert says(text, "i1", "state", "180 s")
+    assert says(text, "i1", "state", "3 min")
     world.cycles(200.0)
     assert world.preempted == [10]
     assert not world.past["i1"].late

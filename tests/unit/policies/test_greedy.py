@@ -254,8 +254,9 @@ def test_every_elastic_job_is_told_why_it_has_no_more():
     full = granted(elastic(1, "1-3"), "t2", 2)
     stuck = elastic(2, "1-3")
     decided = decide([node("t1", used=4), node("t2", used=4)], [full, stuck])
-    assert sentence(decided, 1) == "3 of 3 workers: all"
+    assert sentence(decided, 1) == "3 of 3 workers: all that it can use"
     assert says(sentence(decided, 2), "1 of 3 workers", "no idle GPU", "partition flex")
+    assert [note.brief for note in decided.notes if note.job.job_id == 2] == ["no idle GPU"]
     waits = decide([node("t1", used=4), node("t2")], [stuck], [pending(77, 4)])
     assert says(sentence(waits, 2), "1 of 3 workers", "job 77", "bob", "t2")
     thick = elastic(2, shape=Resources(gpus=1, cpus=9))

@@ -124,7 +124,7 @@ def test_a_job_whose_grants_came_to_nothing_keeps_no_gpu_idle_while_it_rests():
     seen = replace(seen, training=(known(1, "1-9"), known(2, "1-9")))
     plan = satellites.plan(Throughput(), seen, REST_S)
     assert sorted(grown(plan)) == [(2, "n1", 4), (2, "n2", 4)]
-    assert "500 s" in sentence(plan, 1)
+    assert "8 min" in sentence(plan, 1)
     later = replace(seen, at=NOW + 500)
     assert (1, "n1", 4) in grown(satellites.plan(Throughput(), later, REST_S))
 

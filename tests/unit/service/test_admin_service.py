@@ -109,6 +109,9 @@ class Answers:
         if self.refusal:
             raise self.refusal
 
+    def headline(self, job_id: int) -> str:
+        return "4 of 2-8 workers: no idle a100"
+
     def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
         self.steered.append(("profiled", key, points))
 
@@ -488,9 +491,9 @@ def test_scaling_out_of_the_range_is_refused_with_the_range(client: Client) -> N
 
 
 def test_a_running_job_is_explained(client: Client) -> None:
-    assert list(client.call("ExplainJob", pb.ExplainJobRequest(job_id=7)).sentences) == [
-        "all idle GPUs are taken"
-    ]
+    reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=7))
+    assert reply.headline == "4 of 2-8 workers: no idle a100"
+    assert list(reply.sentences) == ["all idle GPUs are taken"]
 
 
 def test_a_job_that_has_ended_still_has_its_events(client: Client) -> None:
