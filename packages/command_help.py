@@ -106,7 +106,8 @@ def _command(called: str, command: object) -> CommandHelp:
     usage = _BRACES.sub(r"\1", " ".join(command.collect_usage_pieces(context)))
     if not isinstance(command, TyperGroup):
         return CommandHelp(called, text, usage, tuple(_options(command)))
-    below = tuple(_command(f"{called} {name}", each) for name, each in sorted(command.commands.items()))
+    shown = sorted((name, each) for name, each in command.commands.items() if not each.hidden)
+    below = tuple(_command(f"{called} {name}", each) for name, each in shown)
     return CommandHelp(called, text, usage, (), commands=below)
 
 

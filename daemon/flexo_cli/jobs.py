@@ -21,7 +21,7 @@ from flexo_protos.v1 import admin_pb2
 def jobs(
     job: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[JOB]...", parser=job_number, help="Only these; else all that run."),
+        typer.Argument(metavar="JOB", parser=job_number, help="Only these; else all that run."),
     ] = None,
     me: Annotated[bool, typer.Option("--me", help="Only your own.")] = False,
     user: Annotated[

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from flexo_cli import yarn_lab
 from flexo_cli.exit_codes import ExitCode
+from flexo_cli.help_pages import Command
 from flexo_cli.lab_steps import ending_on_sigterm, explained, steps
 from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table
 from flexo_lab import Lab, LabSpec, Profile, all_labs, bring_up, take_down
@@ -35,7 +35,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="The lab's n
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
 
-class ShellCommand(TyperCommand):
+class ShellCommand(Command):
     """A command that distinguishes `shell NAME` from `shell -- COMMAND`, which typer's parser does not."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
+from flexo_cli.help_pages import Command
 from flexo_cli.simulation.asked import (
     AskedCluster,
     AskedElasticity,
@@ -35,7 +35,7 @@ _LONGEST_S = 1e12
 """Upper limit of every option that is a time: 31,700 years."""
 
 
-class JsonCommand(TyperCommand):
+class JsonCommand(Command):
     """A command whose `--json` without a value means -, the output. It keeps the command line as typed."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

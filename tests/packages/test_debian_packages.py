@@ -53,7 +53,7 @@ def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem)
     as_games = ("setpriv", "--reuid=games", "--regid=games", "--clear-groups")
     assert system.run(*as_games, "flexo", "version").stdout == f"flexo {flexo.__version__}\n"
     assert system.run(*as_games, "flexod", "--check-config").stdout == "/etc/flexo/flexo.toml: in order\n"
-    assert "scale-out" in system.run(*as_games, "env", "_FLEXO_COMPLETE=complete_bash", "COMP_WORDS=flexo sc",
+    assert "scale" in system.run(*as_games, "env", "_FLEXO_COMPLETE=complete_bash", "COMP_WORDS=flexo sc",
                                      "COMP_CWORD=1", "flexo").stdout  # fmt: skip
     for path in (
         "/usr/lib/systemd/system/flexod.service",

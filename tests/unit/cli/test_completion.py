@@ -49,4 +49,4 @@ def test_bash_completes_commands_and_options() -> None:
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", asked], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["scale scale-out scale-in", "down", "--json"]
+    assert done.stdout.splitlines() == ["scale", "down", "--json"]

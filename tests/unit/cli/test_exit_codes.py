@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import flexo
-from flexo_cli import app
+from flexo_cli import app, status
 from flexo_cli.exit_codes import ExitCode
 
 WITHOUT_JSON = {
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_a_command_as_a_shell_expects(monkeypatch: pytest.MonkeyPatc
     def interrupt(option: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app, "find_address", interrupt)
+    monkeypatch.setattr(status, "find_address", interrupt)
     assert app.run(["status"]) == ExitCode.INTERRUPTED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from says import says
 
 import flexo
 from flexo.config import DEFAULT_ADDRESS
-from flexo_cli import app, connection
+from flexo_cli import connection, steering
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -235,8 +236,8 @@ def test_scale_sends_the_number_and_auto_is_zero(admin: Admin, flexo_run: Run) -
 def test_what_flexod_answers_to_steering_is_there_as_json(admin: Admin, flexo_run: Run) -> None:
     for line, text in (
         (["scale", "7", "4"], "done"),
-        (["scale-out", "7", "2"], "grows"),
-        (["scale-in", "7", "2"], "shrinks"),
+        (["scale", "7", "+2"], "grows"),
+        (["scale", "7", "-2"], "shrinks"),
         (["checkpoint", "7", "/a/b"], "written to /a/b on n1"),
     ):
         code, out, _ = flexo_run(*line, "--json")
@@ -247,21 +248,37 @@ def test_a_refused_scale_is_exit_1(admin: Admin, flexo_run: Run) -> None:
     assert flexo_run("scale", "9", "4") == (1, "", "flexo: only the owner may\n")
 
 
-def test_scale_out_and_in_say_how_many_or_where(admin: Admin, flexo_run: Run) -> None:
-    assert flexo_run("scale-out", "7", "2") == (0, "grows\n", "")
-    assert flexo_run("scale-in", "7", "2") == (0, "shrinks\n", "")
-    assert flexo_run("scale-in", "7", "--node", "n2") == (0, "shrinks\n", "")
+def test_a_size_with_a_sign_is_a_change_and_a_node_says_where(admin: Admin, flexo_run: Run) -> None:
+    assert flexo_run("scale", "7", "+2") == (0, "grows\n", "")
+    assert flexo_run("scale", "7", "-12") == (0, "shrinks\n", "")
+    assert flexo_run("scale", "7", "--node", "n2") == (0, "shrinks\n", "")
+    out, fewer, there = admin.asked
+    assert (out.job_id, out.workers, fewer.workers, there.workers, there.node) == (7, 2, 12, 0, "n2")
+
+
+def test_the_old_names_of_scale_work_and_name_the_new_one(admin: Admin, flexo_run: Run) -> None:
+    for line, text, new in (
+        (["scale-out", "7", "2"], "grows\n", "flexo scale 7 +2"),
+        (["scale-in", "7", "2"], "shrinks\n", "flexo scale 7 -2"),
+        (["scale-in", "7", "--node", "n2"], "shrinks\n", "flexo scale 7 --node n2"),
+    ):
+        code, out, err = flexo_run(*line)
+        assert (code, out) == (0, text)
+        assert err.count("\n") == 1
+        assert new in err
     out, fewer, there = admin.asked
     assert (out.job_id, out.workers, fewer.workers, there.workers, there.node) == (7, 2, 2, 0, "n2")
+    assert "scale-out" not in flexo_run("--help")[1]
 
 
 @pytest.mark.parametrize(
     "line",
     [
+        ["scale", "7"],
+        ["scale", "7", "+0"],
+        ["scale", "7", "-2", "--node", "n2"],
         ["scale-out", "7"],
-        ["scale-out", "7", "0"],
         ["scale-in", "7"],
-        ["scale-in", "7", "2", "--node", "n2"],
         ["profile", "7", "--min", "2"],
         ["profile", "7", "--min", "4", "--max", "2"],
         ["checkpoint", "7"],
@@ -276,7 +293,7 @@ def test_steering_that_says_too_little_or_too_much_is_a_usage_error(
 
 def test_a_job_that_is_busy_is_exit_4_with_the_daemons_words(admin: Admin, flexo_run: Run) -> None:
     admin.busy_for = 4
-    for line in (["scale-out", "7", "1"], ["scale-in", "7", "1"], ["checkpoint", "7", "/a/b"]):
+    for line in (["scale", "7", "+1"], ["scale", "7", "-1"], ["checkpoint", "7", "/a/b"]):
         assert flexo_run(*line) == (4, "", "flexo: job 7 is being resized: try again later\n")
     assert flexo_run("profile", "7", "--min", "1", "--max", "2")[0] == 4
 
@@ -284,9 +301,9 @@ def test_a_job_that_is_busy_is_exit_4_with_the_daemons_words(admin: Admin, flexo
 def test_with_wait_a_busy_job_is_asked_again_and_said_to_be_so_once(
     admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "RETRY_S", 0.01)
+    monkeypatch.setattr(steering, "RETRY_S", 0.01)
     admin.busy_for = 3
-    code, out, err = flexo_run("scale-out", "7", "1", "--wait")
+    code, out, err = flexo_run("scale", "7", "+1", "--wait")
     assert (code, out, err) == (0, "grows\n", "flexo: job 7 is being resized: try again later\n")
 
 
@@ -335,7 +352,7 @@ def test_what_a_profile_measured_stands_in_the_jobs_as_json(admin: Admin, flexo_
     assert (job["scaling"][0]["workers"], job["batch"], job["pending_command"]) == (1, 64, None)
 
 
-@pytest.mark.parametrize("workers", ["0", "-3", "many", "", "4.5", "²"])
+@pytest.mark.parametrize("workers", ["0", "--3", "+-3", "many", "", "4.5", "²", "99999999"])
 def test_a_scale_that_is_no_number_of_workers_is_a_usage_error(
     admin: Admin, flexo_run: Run, workers: str
 ) -> None:
@@ -502,3 +519,19 @@ def test_help_lists_the_option_that_prints_the_version(flexo_run: Run) -> None:
     code, out, _ = flexo_run("--version")
     assert (code, out) == (0, f"flexo {flexo.__version__}\n")
     assert "--version" in flexo_run("--help")[1]
+
+
+def test_help_is_in_sections_and_shows_words_instead_of_types_and_ranges(flexo_run: Run) -> None:
+    _, out, _ = flexo_run("--help")
+    titles = ["Your jobs", "In a job script", "Administration", "Planning", "Lab"]
+    assert all(f" {title} " in out for title in titles)
+    assert out.index("Your jobs") < out.index(" scale ") < out.index("In a job script") < out.index(" run ")
+    for command in (["simulate"], ["profile"], ["lab", "up"], ["lab"]):
+        shown = flexo_run(*command, "--help")[1]
+        assert not re.search(r"<\w+|x>=|<=x", shown), shown
+
+
+def test_a_value_out_of_range_is_told_the_range(flexo_run: Run) -> None:
+    code, _, err = flexo_run("profile", "7", "--min", "0", "--max", "2")
+    assert code == 2
+    assert "equal to 1" in err

@@ -70,6 +70,6 @@ def test_words_of_the_program_are_shown_as_they_are(text: str) -> None:
 
 def test_what_is_generated_is_on_its_pages(site: Path) -> None:
     assert "min_interval_s" in (site / "configuration.html").read_text()
-    assert 'id="flexo-scale-in"' in (site / "reference-cli.html").read_text()
+    assert 'id="flexo-scale"' in (site / "reference-cli.html").read_text()
     assert 'id="commanddone-outcome"' in (site / "reference-protos.html").read_text()
     assert "generated:" not in "".join(page.read_text() for page in site.glob("*.html"))
