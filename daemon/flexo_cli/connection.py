@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from flexo_protos import flexods, keepalive, tls
-from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic, new_authenticator
+from flexo_protos.credentials import (
+    METADATA_KEY,
+    MUNGE,
+    SCHEME_VARIABLE,
+    SOCKET_VARIABLE,
+    Authenticator,
+    NotAuthentic,
+    new_authenticator,
+)
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 ADDRESS_VARIABLE = "FLEXO_DAEMON"
@@ -99,7 +107,8 @@ class Daemon:
 
     def __init__(self, address: Address, authenticator: Authenticator | None = None) -> None:
         self._source = address.source
-        self._authenticator = authenticator or new_authenticator()
+        with self._explained():
+            self._authenticator = authenticator or new_authenticator()
         self._targets = flexods.several(address.target) or (address.target,)
         self._target = self._targets[0]
         """The host that was asked last."""
@@ -227,7 +236,7 @@ class Daemon:
         try:
             yield
         except NotAuthentic as error:
-            raise Refusal(str(error)) from error
+            raise Refusal(f"{error}{_remedy()}") from error
         except grpc.RpcError as error:
             code, details = error.code(), error.details() or ""
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -245,6 +254,17 @@ class Daemon:
             if code is grpc.StatusCode.ABORTED:
                 raise Busy(details) from error
             raise Refusal(details or code.name) from error
+
+
+def _remedy() -> str:
+    """What to do without a credential of MUNGE; "" for other schemes."""
+    if os.environ.get(SCHEME_VARIABLE) not in (None, "", MUNGE):
+        return ""
+    do = (
+        "flexo proves with MUNGE who you are: call flexo on a host of the cluster where munged runs, or start"
+        f" munged here; ${SOCKET_VARIABLE} names its socket where that is not MUNGE's default"
+    )
+    return f". {do}. For a lab on this machine: flexo lab shell"
 
 
 def _put(answers: queue.SimpleQueue[tuple[str, _Call]], target: str, call: _Call) -> None:

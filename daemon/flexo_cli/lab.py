@@ -17,7 +17,7 @@ from flexo_cli.exit_codes import ExitCode
 from flexo_cli.help_pages import Command
 from flexo_cli.lab_steps import ending_on_sigterm, explained, steps
 from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table
-from flexo_lab import Lab, LabSpec, Profile, all_labs, bring_up, take_down
+from flexo_lab import Lab, LabSpec, NoSuchLab, Profile, all_labs, bring_up, take_down
 from flexo_lab.layout import Layout
 from flexo_lab.spec import DEFAULT_NAME
 from flexo_lab.status import LabStatus, status_of
@@ -142,8 +142,10 @@ def down(
         for each in all_labs() if every else [name]:
             with steps() as step:
                 existed[each] = take_down(each, step)
+            if not (existed[each] or every):
+                raise NoSuchLab(f"there is no lab '{each}'; there are: {', '.join(all_labs()) or 'none'}")
             if not as_json:
-                print_line(f"the lab '{each}' is down" if existed[each] else f"there is no lab '{each}'")
+                print_line(f"the lab '{each}' is down")
     if as_json:
         print_json({"labs": [{"name": each, "existed": was} for each, was in existed.items()]})
 

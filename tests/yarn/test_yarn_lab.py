@@ -42,7 +42,7 @@ def left(name: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> object:
     yield
-    flexo("lab", "down", NAME)
+    flexo("lab", "down", NAME, check=False)  # the test has taken it down where it could
     assert left(NAME) == []
 
 

@@ -377,6 +377,27 @@ def test_an_unreachable_daemon_is_exit_3_with_address_and_where_it_came_from(
     assert err.count("\n") == 1
 
 
+def test_without_munged_a_command_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, flexo_run: Run, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("FLEXO_AUTHENTICATION", raising=False)
+    monkeypatch.setenv("FLEXO_MUNGE_SOCKET", str(tmp_path / "no-munged"))
+    monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:1")
+    code, out, err = flexo_run("jobs")
+    assert (code, out) == (1, "")
+    assert says(err, "host of the cluster", "start munged", "$FLEXO_MUNGE_SOCKET", "flexo lab shell")
+
+
+def test_a_scheme_without_what_it_needs_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, flexo_run: Run
+) -> None:
+    monkeypatch.setenv("FLEXO_AUTHENTICATION", "job-secret")
+    monkeypatch.delenv("FLEXO_SECRET_FILE", raising=False)
+    code, _, err = flexo_run("jobs", "--daemon", "127.0.0.1:1")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "FLEXO_SECRET_FILE" in err
+
+
 def test_the_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEXO_DAEMON", "a:1")
     assert connection.find_address("b:2").target == "b:2"

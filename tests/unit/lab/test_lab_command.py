@@ -42,6 +42,14 @@ def test_web_pages_are_not_started_beside_a_yarn_lab() -> None:
     assert "--web" in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("arguments", [["down", "nobody"], ["down", "nobody", "--json"]])
+def test_taking_down_what_is_not_there_is_an_error(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no lab 'nobody'" in result.stderr
+
+
 def test_without_root_up_and_down_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "a lab needs root" in CliRunner().invoke(app, ["up"]).stderr
