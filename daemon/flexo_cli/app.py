@@ -18,10 +18,12 @@ from flexo_cli import (
     jobs,
     lab,
     loans,
+    logs,
     simulate,
     status,
     steering,
     top,
+    wait,
     web,
     whatif,
     why,
@@ -114,6 +116,8 @@ your_jobs()(why.why)
 your_jobs()(events.events)
 your_jobs()(top.top)
 your_jobs()(web.web)
+your_jobs()(wait.wait)
+your_jobs()(logs.logs)
 your_jobs(context_settings=_SIZES)(steering.scale)
 your_jobs()(steering.profile)
 your_jobs()(steering.checkpoint)

@@ -63,6 +63,10 @@ class Refusal(Exception):
     """flexod refused; the message is flexod's own."""
 
 
+class NoSuchJob(Refusal):
+    """flexod knows no elastic job of this number, or not yet."""
+
+
 class Busy(Refusal):
     """flexod refused for now: the job is being resized, profiled or checkpointed."""
 
@@ -251,6 +255,8 @@ class Daemon:
                 raise Unreachable(
                     f"what answers at {self._target} (from {self._source}) is not this flexod"
                 ) from error
+            if code is grpc.StatusCode.NOT_FOUND:
+                raise NoSuchJob(details) from error
             if code is grpc.StatusCode.ABORTED:
                 raise Busy(details) from error
             raise Refusal(details or code.name) from error

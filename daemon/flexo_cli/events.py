@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ import typer
 
 from flexo_cli.as_json import event_as_json
 from flexo_cli.connection import Daemon, Refusal, Unreachable, find_address
+from flexo_cli.durations import read_duration
 from flexo_cli.options import DaemonOption, JsonOption, job_number
 from flexo_cli.output import clock, complain, print_json, print_line, print_table
 from flexo_protos.v1 import admin_pb2
@@ -24,7 +24,6 @@ _PAGE: Final = 1000
 _MOST: Final = 1_000_000
 _BEFORE_FOLLOWING: Final = 10
 """Number of old events that --follow prints before new ones."""
-_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def events(
@@ -147,8 +146,8 @@ def _time(text: str, now: float) -> float:
     """Parse ``2h`` (before `now`) or a time as Slurm writes it; 0 for "". Raises BadParameter."""
     if not text:
         return 0.0
-    if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(s|m|min|h|d)", text):
-        return max(0.0, now - float(match[1]) * _UNITS[match[2]])
+    if (seconds := read_duration(text)) is not None:
+        return max(0.0, now - seconds)
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

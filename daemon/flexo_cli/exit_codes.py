@@ -1,6 +1,6 @@
 """Exit codes of `flexo`: one for each kind of failure, the same for all commands. Manual pages print them.
 
-Two commands end with the exit code of the program that they run: `flexo run` and `flexo lab shell`.
+Three commands end with the exit code of a program or a job: `flexo run`, `flexo lab shell` and `flexo wait`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class ExitCode(enum.IntEnum):
     UNREACHABLE = 3, "flexod does not answer; the sentence names the address and where it came from"
     BUSY = 4, "the job is being resized, profiled or checkpointed: try again later, or say --wait"
     FIXED_SIZE = 5, "flexo check: an elastic job with this script would stay at the size of its base"
+    TIME_OVER = 124, "flexo wait: the time of --timeout is over"
     INTERRUPTED = 130, "interrupted by Ctrl-C"
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:

@@ -20,6 +20,7 @@ WITHOUT_JSON = {
     "hosts": "its output is horovodrun's protocol",
     "aggregator": "it serves until it is told to end, and prints nothing",
     "share": "its output is the training's; `flexo share status` has --json",
+    "logs": "its output is the job's",
     "lab shell": "its output is the command's",
     "yarn history": "its output is JSON without an option",
 }
@@ -66,6 +67,7 @@ def test_an_option_that_no_command_has_is_a_usage_error_everywhere(
         ["scale-in", "7", "2"],
         ["profile", "7", "--min", "1", "--max", "2"],
         ["checkpoint", "7", "x"],
+        ["wait", "7"],
         ["loans"],
         ["forecast"],
     ],
