@@ -15,6 +15,7 @@ from flexo_cli import (
     doctor,
     events,
     forecast,
+    init,
     jobs,
     lab,
     loans,
@@ -122,6 +123,7 @@ your_jobs(context_settings=_SIZES)(steering.scale)
 your_jobs()(steering.profile)
 your_jobs()(steering.checkpoint)
 your_jobs(context_settings=_SCRIPTS_OWN)(check.check)
+your_jobs(context_settings=_SCRIPTS_OWN)(init.init)
 your_jobs("scale-out", hidden=True)(steering.scale_out)
 your_jobs("scale-in", hidden=True)(steering.scale_in)
 

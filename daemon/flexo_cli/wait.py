@@ -60,8 +60,8 @@ def wait(
     """Wait for a job. The exit code is the job's own, as for sbatch --wait, once it has ended.
 
     It is 128 + n for a job that signal n has killed, and at least 1 for one that has not completed. If the
-    job reaches --for=workers=N, it is 0. If the job ends before, it is the job's, and at least 1. flexo wait goes
-    on while flexod is away.
+    job reaches --for=workers=N, it is 0. If the job ends before, it is the job's, and at least 1. flexo wait
+    goes on while flexod is away.
     """
     wanted, limit_s = _goal(goal), _timeout(timeout)
     seen = _reached(daemon, job, wanted, None if limit_s is None else time.monotonic() + limit_s)
