@@ -598,6 +598,8 @@ class GrantLedger:
             gpu_uses=report.gpu_uses if report else (),
             paused=report is not None and report.paused,
             aggregation=report.aggregation if report else None,
+            resizes=report.resizes if report else 0,
+            paused_s=report.paused_s if report else 0.0,
             aggregators=AggregatorGrants(
                 retry_at=self._aggregator_backoffs.nodes_until(base.key, now),
                 rest_until=self._aggregator_backoffs.job_until(base.key),

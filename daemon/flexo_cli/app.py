@@ -11,6 +11,7 @@ import flexo
 from flexo_cli import (
     check,
     completion,
+    cost,
     delegate,
     doctor,
     events,
@@ -119,6 +120,7 @@ your_jobs()(top.top)
 your_jobs()(web.web)
 your_jobs()(wait.wait)
 your_jobs()(logs.logs)
+your_jobs()(cost.cost)
 your_jobs(context_settings=_SIZES)(steering.scale)
 your_jobs()(steering.profile)
 your_jobs()(steering.checkpoint)

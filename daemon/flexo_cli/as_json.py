@@ -53,6 +53,9 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
             for shared in job.shared_gpus
         ],
         "aggregation": _aggregation_as_json(job.aggregation) if job.HasField("aggregation") else None,
+        "started_at": job.started_at or None,
+        "resizes": job.resizes,
+        "paused_s": job.paused_s,
     }
 
 
@@ -148,6 +151,9 @@ def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
         "known_by": end.known_by or None,
         "base_workers": end.base_workers or None,
         "most_workers": end.most_workers or None,
+        "gpus_per_worker": end.gpus_per_worker or None,
+        "resizes": end.resizes,
+        "paused_s": end.paused_s,
     }
 
 

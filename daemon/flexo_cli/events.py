@@ -61,7 +61,7 @@ def events(
     if follow:
         _follow(daemon, asked, last or _BEFORE_FOLLOWING, as_json)
         return
-    found = list(islice(_pages(Daemon(find_address(daemon)), asked, last or 200), last or 200))
+    found = list(islice(pages(Daemon(find_address(daemon)), asked, last or 200), last or 200))
     if as_json:
         print_json({"job_id": job, "events": [event_as_json(event) for event in found]})
     elif found:
@@ -79,7 +79,7 @@ def print_table_of(found: Iterable[admin_pb2.Event], *, with_job: bool) -> None:
     print_table(columns, rows, right=("JOB",))
 
 
-def _pages(flexod: Daemon, asked: admin_pb2.ListEventsRequest, most: int) -> Iterator[admin_pb2.Event]:
+def pages(flexod: Daemon, asked: admin_pb2.ListEventsRequest, most: int) -> Iterator[admin_pb2.Event]:
     """Yield all events that match `asked`, newest first; one request covers a part of a long event store.
 
     `most`: number of events that the caller reads at most.
@@ -100,7 +100,7 @@ def _follow(daemon: str | None, asked: admin_pb2.ListEventsRequest, last: int, a
     flexod = Daemon(find_address(daemon))
     newest = flexod.events(admin_pb2.ListEventsRequest(limit=1)).newest
     asked.before = newest + 1
-    _tell(reversed(list(islice(_pages(flexod, asked, last), last))), as_json)
+    _tell(reversed(list(islice(pages(flexod, asked, last), last))), as_json)
     away = ""
     while True:
         time.sleep(LOOK_EVERY_S)
@@ -124,7 +124,7 @@ def _new(
     last = flexod.events(admin_pb2.ListEventsRequest(limit=1)).newest
     asked.after = newest if last >= newest else 0  # 0: the event store is a new one
     asked.before = last + 1
-    return last, list(_pages(flexod, asked, _PAGE)) if last != newest else []
+    return last, list(pages(flexod, asked, _PAGE)) if last != newest else []
 
 
 def _tell(found: Iterable[admin_pb2.Event], as_json: bool) -> None:

@@ -166,6 +166,7 @@ class Leader:
             self._oversight,
             self._sums,
             self._satellite_sums,
+            self._accounting,
             inherited=inherited,
             since=since,
         )

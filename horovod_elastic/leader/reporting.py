@@ -9,6 +9,7 @@ from flexo_protos.resources import Resources, rounded_up, to_message
 from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.assigned_sums import AssignedSums
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.gpu_uses import gpu_uses
@@ -38,6 +39,7 @@ class Reporter:
         oversight: Oversight,
         sums: AssignedSums,
         satellite_sums: SatelliteSums,
+        accounting: Accounting,
         *,
         inherited: bool,
         since: float,
@@ -49,6 +51,7 @@ class Reporter:
         self._oversight = oversight
         self._sums = sums
         self._satellite_sums = satellite_sums
+        self._accounting = accounting
         self._inherited = inherited
         self._since = since
         self._link: DaemonLink | None = None
@@ -115,6 +118,7 @@ class Reporter:
         return known or now > self._since + ATTACH_TO_FLEXOD_BOUND_S
 
     def _present(self, now: float) -> jobs_pb2.Report:
+        cost = self._accounting.told()
         return jobs_pb2.Report(
             workers=self._membership.size,
             generation=self._membership.generation,
@@ -130,6 +134,8 @@ class Reporter:
             gpu_uses=self._gpu_uses(),
             paused=self._membership.paused,
             aggregation=self._sums.report(self._nodes(), self._satellite_sums.wanted, now),
+            resizes=cost.resizes,
+            paused_s=cost.paused_s,
         )
 
     def _nodes(self) -> int:
@@ -150,6 +156,7 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     copy.CopyFrom(report)
     copy.batches_committed = 0
     copy.progress = 0.0
+    copy.paused_s = 0.0  # workers tell their parts of a pause one after the other
     if copy.HasField("aggregation"):
         copy.aggregation.iterations = 0
         copy.aggregation.iteration_s = 0.0

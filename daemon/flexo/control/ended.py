@@ -17,6 +17,7 @@ from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import duration, workers
+from flexo_protos.resources import as_number
 
 _AT_ONCE: Final = 100
 """The most jobs in one command to the cluster."""
@@ -41,6 +42,9 @@ class _Known:
     base_nodes: tuple[str, ...]
     most_workers: int
     started_at: float | None
+    gpus_per_worker: int | float
+    resizes: int
+    paused_s: float
 
 
 class EndedJobs:
@@ -84,9 +88,7 @@ class EndedJobs:
             self._gone[key] = self._running.pop(key), now, 0
         self._missed = missed - self._gone.keys()
         for job in jobs:
-            before = self._running.get(job.key)
-            most = max(job.granted_workers, before.most_workers if before else 0)
-            self._running[job.key] = _Known(job.base_workers, job.base_nodes, most, started.get(job.key))
+            self._running[job.key] = _known(job, started.get(job.key), self._running.get(job.key))
         return self._told(now)
 
     def _told(self, now: float) -> list[Ended]:
@@ -125,9 +127,25 @@ class EndedJobs:
             "known_by": end.known_by if end else "",
             "base_workers": known.base_workers if known else None,
             "most_workers": known.most_workers if known else None,
+            "gpus_per_worker": known.gpus_per_worker if known else None,
+            "resizes": known.resizes if known else None,
+            "paused_s": known.paused_s if known else None,
         }
         text = "; ".join(filter(None, (_how(end, started_at, ended_at), _what(known))))
         return Ended(Event(now, "end", key, text), json.dumps(facts, separators=(",", ":")))
+
+
+def _known(job: ElasticJob, started_at: float | None, before: _Known | None) -> _Known:
+    """What is known of a running job. A leader that is away reports nothing; its last numbers stay."""
+    return _Known(
+        job.base_workers,
+        job.base_nodes,
+        max(job.granted_workers, before.most_workers if before else 0),
+        started_at,
+        as_number(job.shape.gpus),
+        max(job.resizes, before.resizes if before else 0),
+        max(job.paused_s, before.paused_s if before else 0.0),
+    )
 
 
 def _how(end: JobEnd | None, started_at: float | None, ended_at: float) -> str:

@@ -40,6 +40,7 @@ def job_views(
             left=_time_left(job, known.get(job.key)),
             name=base.name,
             partition=",".join(base.partitions),
+            started_at=base.started_at or 0.0,
         )
         for job in jobs
     )

@@ -99,6 +99,8 @@ class JobView:
     """The name that its user chose."""
     partition: str = ""
     """The partition of its base."""
+    started_at: float = 0.0
+    """The start of its base, in seconds since the epoch; 0: not known."""
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,10 @@ class LeaderReport:
     """Whether training stands still below the job's minimum."""
     aggregation: AggregationUse | None = None
     """How Aggregators sum its gradients; None: none do. Nothing of it is verified."""
+    resizes: int = 0
+    """The resizes since `flexo run` began."""
+    paused_s: float = 0.0
+    """The time for which training has stood still for them."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
         """The leader's report on one satellite; None: it reports nothing about that satellite."""
@@ -209,6 +213,10 @@ class ElasticJob:
     paused: bool = False
     """Whether training stands still below the job's minimum."""
     aggregation: AggregationUse | None = None
+    """See `LeaderReport`."""
+    resizes: int = 0
+    """See `LeaderReport`."""
+    paused_s: float = 0.0
     """See `LeaderReport`."""
     aggregators: AggregatorGrants = field(default_factory=AggregatorGrants)
 

@@ -566,6 +566,9 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         name=one_line(view.name, NAME_LENGTH),
         account=job.account,
         partition=view.partition,
+        started_at=view.started_at,
+        resizes=job.resizes,
+        paused_s=job.paused_s,
     )
 
 

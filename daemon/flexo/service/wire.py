@@ -194,6 +194,8 @@ def leader_report(
         gpu_uses=_gpu_uses(report.gpu_uses, known_nodes),
         paused=report.paused,
         aggregation=aggregation,
+        resizes=at_most("resizes", report.resizes, MAX_COUNT),
+        paused_s=amount("paused_s", report.paused_s),
     )
 
 

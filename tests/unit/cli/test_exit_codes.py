@@ -68,6 +68,7 @@ def test_an_option_that_no_command_has_is_a_usage_error_everywhere(
         ["profile", "7", "--min", "1", "--max", "2"],
         ["checkpoint", "7", "x"],
         ["wait", "7"],
+        ["cost", "7"],
         ["loans"],
         ["forecast"],
     ],

@@ -68,8 +68,11 @@ def world(tmp_path: Path) -> EndingWorld:
 
 
 def test_an_event_says_how_a_job_ended_and_what_it_had(world: EndingWorld) -> None:
-    world.job()
-    world.go(60)
+    leader = world.job()
+    leader.says = {"resizes": 2, "paused_s": 1.5}
+    world.go(50)
+    leader.says = {}  # another leader has taken over, and does not know yet
+    world.go(10)
     world.end(1, JobEnd("FAILED", 950.0, world.cluster.now, "3:0", "slurmctld"))
     world.go(20)
     assert world.kinds().count("end") == 1
@@ -84,6 +87,9 @@ def test_an_event_says_how_a_job_ended_and_what_it_had(world: EndingWorld) -> No
         "known_by": "slurmctld",
         "base_workers": 1,
         "most_workers": 4,
+        "gpus_per_worker": 1,
+        "resizes": 2,
+        "paused_s": 1.5,
     }
     world.go(200)
     assert world.kinds().count("end") == 1
