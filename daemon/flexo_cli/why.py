@@ -20,7 +20,6 @@ def why(job: JobArgument, daemon: DaemonOption = None, as_json: JsonOption = Fal
         return
     if reply.headline:
         print_line(reply.headline)
-        print_line("")
     elif reply.end.ended_at:
         how = reply.end.state or "ended"
         print_line(f"{how}: {ago(reply.end.ended_at)} ago, at {clock(reply.end.ended_at)}")

@@ -196,7 +196,7 @@ def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin
 def test_why_gives_the_reasons_and_the_last_events(admin: Admin, flexo_run: Run) -> None:
     code, out, _ = flexo_run("why", "7")
     assert code == 0
-    assert out.startswith(f"{HEADLINE}\n\n{REASON}\n")
+    assert out.startswith(f"{HEADLINE}\n{REASON}\n")
     assert json.loads(flexo_run("why", "7", "--json")[1])["headline"] == HEADLINE
     assert "3 workers on n2" in out
 
