@@ -49,7 +49,8 @@ def _is_preemption(target: Target, job: TrainingJob | None) -> bool:
 
 def _as_put(target: Target, placement: Placement) -> Target:
     workers = sum(share.workers for share in placement.of(target.job) or ())
-    return replace(target, workers=workers, why=target.why or f"{workers} workers are its due now")
+    why = target.why or f"the policy gives it {workers} workers for now"
+    return replace(target, workers=workers, why=why)
 
 
 def _allowed(target: Target, job: TrainingJob) -> Target:

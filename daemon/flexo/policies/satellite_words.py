@@ -151,7 +151,7 @@ class Words:
         if not job.job.scalable:
             return Why(_why_unscalable(job))
         if self._plan.room_for(job):
-            return Why(f"{job.target.workers} are its due now")
+            return Why(f"the policy gives it {job.target.workers} for now")
         return self._no_room(job)
 
     def _no_room(self, job: JobInPlan) -> Why:
