@@ -7,6 +7,7 @@ layer in the trainings are the real ones.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -204,7 +205,7 @@ class Story:
         words += ["--log-dir", str(self._out / name), *script]
         batch = self._out / f"{name}.sbatch"
         where = f"export FLEXO_SHARING_FOLDER='{self._folders}/%N'\n"
-        batch.write_text("#!/bin/bash\n" + where + " ".join(f"'{word}'" for word in words) + "\n")
+        batch.write_text("#!/bin/bash\n" + where + shlex.join(words) + "\n")
         output = ["--job-name", name, "--output", str(self._out / f"{name}.out"), "--open-mode=append"]
         self._seen.jobs[name] = self._sbatch(["-n", "1", "-c", "1", *request, *output, str(batch)])
 
