@@ -30,20 +30,25 @@ def check(
     not reach. It ends with 0 if it finds nothing that keeps the job at the size of its base, and with 5
     otherwise. Such a script still runs under flexo run, at the size of its base.
     """
-    if str(script).startswith("-"):
-        raise typer.BadParameter(f"no such option: {script}", param_hint="SCRIPT")
-    try:
-        report = examine(script, arguments or [])
-    except OSError as error:
-        raise Refusal(f"{script}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise Refusal(str(error)) from error
+    report = examined(script, arguments or [])
     if as_json:
         print_json(report_as_json(report))
     else:
         print_report(report)
     if not report.elastic:
         raise typer.Exit(ExitCode.FIXED_SIZE)
+
+
+def examined(script: Path, arguments: list[str]) -> Report:
+    """Examine a script. Raises BadParameter for what is an option, Refusal for what is no script."""
+    if str(script).startswith("-"):
+        raise typer.BadParameter(f"no such option: {script}", param_hint="SCRIPT")
+    try:
+        return examine(script, arguments)
+    except OSError as error:
+        raise Refusal(f"{script}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
 
 
 def print_report(report: Report) -> None:

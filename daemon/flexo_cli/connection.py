@@ -180,6 +180,10 @@ class Daemon:
         """All elastic jobs."""
         return self._call("ListJobs", self._stub.ListJobs, admin_pb2.ListJobsRequest())
 
+    def running_job(self, job_id: int) -> admin_pb2.ElasticJob | None:
+        """The job, if it runs and is elastic."""
+        return next((each for each in self.jobs().jobs if each.job_id == job_id), None)
+
     def explain(self, job_id: int) -> admin_pb2.ExplainJobReply:
         """The reasons for a job's workers, and the job's events."""
         return self._call("ExplainJob", self._stub.ExplainJob, admin_pb2.ExplainJobRequest(job_id=job_id))

@@ -106,7 +106,7 @@ def cost_of(run: Run, satellite_s: float) -> Cost:
 
 def _run(flexod: Daemon, job: int) -> Run:
     """The job's last run. Raises Refusal for a job that has not started, or of which too little is known."""
-    running = next((each for each in flexod.jobs().jobs if each.job_id == job), None)
+    running = flexod.running_job(job)
     if running is not None and running.started_at:
         return Run(
             restart_count=running.restart_count,

@@ -12,10 +12,10 @@ from typing import Annotated, Final
 import typer
 
 from flexo.model.ranges import BadRange, Range
+from flexo_cli.check import examined
 from flexo_cli.connection import Refusal
 from flexo_cli.options import JsonOption
 from flexo_cli.output import complain, print_json, print_line
-from horovod_elastic.script_check.examine import check as examine
 
 _OUTPUT: Final = Path("-")
 
@@ -80,8 +80,6 @@ def init(
 
     Options of SCRIPT that flexo init does not know go to SCRIPT. After -- all do.
     """
-    if str(script).startswith("-"):
-        raise typer.BadParameter(f"no such option: {script}", param_hint="SCRIPT")
     path = to or Path(script.name).with_suffix(".sbatch")
     job = JobScript(
         command=("python", str(script), *(arguments or ())),
@@ -90,7 +88,8 @@ def init(
         name=re.sub(r"[^\w.-]", "-", script.stem),
         options=tuple(_options(cpus=cpus, time=time, partition=partition, account=account)),
     )
-    _hint(script, arguments or [])
+    if not examined(script, arguments or []).elastic:
+        complain(f"the job would stay at its minimum: flexo check {shlex.quote(str(script))} says why")
     if path != _OUTPUT:
         _write(path, job.text(), force)
     if as_json:
@@ -99,18 +98,6 @@ def init(
         typer.echo(job.text(), nl=False)
     else:
         print_line(f"{path} is written; submit it with: sbatch {shlex.quote(str(path))}")
-
-
-def _hint(script: Path, arguments: list[str]) -> None:
-    """Say on the error output if the job would keep its size. Raises Refusal for what is no script."""
-    try:
-        report = examine(script, arguments)
-    except OSError as error:
-        raise Refusal(f"{script}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    if not report.elastic:
-        complain(f"the job would stay at its minimum: flexo check {shlex.quote(str(script))} says why")
 
 
 def _range(text: str) -> Range:

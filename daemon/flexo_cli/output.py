@@ -80,7 +80,7 @@ def line_width() -> int:
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values, one pair in each line, with the values aligned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs:

@@ -124,7 +124,7 @@ def _looks(daemon: str | None, job: int) -> Iterator[Seen | None]:
 
 def _look(flexod: Daemon, job: int) -> Seen:
     """Ask flexod once."""
-    running = next((each for each in flexod.jobs().jobs if each.job_id == job), None)
+    running = flexod.running_job(job)
     if running is not None:
         sentence = f"job {job} trains with {running.workers} of {running.min}-{running.max} workers"
         return Seen(sentence, running.workers, here=True)

@@ -12,13 +12,12 @@ from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.chart import Chart, chart_of
 from flexo_web.explanations import Explained
-from flexo_web.sizes import sizes_of
+from flexo_web.sizes import LEAVING, sizes_of
 
 MOST_ROWS: Final = 500
 """The most jobs in a table: more of them make no page that anybody reads, but one that is slow."""
 MOST_NODES: Final = 2000
 _INTEREST: Final = {"resizing": 0, "no leader": 1, "suspended": 1, "paused": 1, "starting": 2, "training": 4}
-_LEAVING: Final = "leaving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _history(
 
 
 def _base_workers(job: admin_pb2.ElasticJob) -> int:
-    granted = sum(grant.workers for grant in job.grants if grant.state != _LEAVING)
+    granted = sum(grant.workers for grant in job.grants if grant.state != LEAVING)
     return max(0, job.granted - granted)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from flexo_protos.v1 import admin_pb2
 
-_LEAVING = "leaving"
+LEAVING: Final = "leaving"
+"""The state of a grant that its job gives back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +70,5 @@ def _before(events: Iterable[admin_pb2.Event], standing: Iterable[admin_pb2.Gran
         if change.node and change.node not in seen and not change.begins:
             held[change.node] = change.workers
         seen.add(change.node)
-    now: Mapping[str, int] = {grant.node: grant.workers for grant in standing if grant.state != _LEAVING}
+    now: Mapping[str, int] = {grant.node: grant.workers for grant in standing if grant.state != LEAVING}
     return held | {node: workers for node, workers in now.items() if node not in seen}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flexo.config import ConfigError, Settings, load
+from flexo.config import Settings
 from flexo.doctor.finding import Finding, not_checked, ok, problem
-from flexo.doctor.flexod import check_config
+from flexo.doctor.flexod import check_config, read_settings
 from flexo.doctor.memory import check_memory
 from flexo.doctor.neighbours import check_neighbours
-from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared
+from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared, of_satellites
 from flexo.doctor.plugin import check_lua_is_called
 from flexo.doctor.preemption import check_preemption
 from flexo.doctor.priorities import check_priorities
@@ -46,11 +46,8 @@ def _configured(path: Path) -> tuple[list[Finding], Settings]:
     if not path.exists():
         said = f"there is no {path}: partitions have to have the default names"
         return [not_checked("flexod.config", said, "--config names another file.")], Settings()
-    try:
-        settings = load(path)
-    except ConfigError as error:
-        return check_config(path, error.problems), Settings()
-    return check_config(path, (), settings.renamed), settings
+    settings, mistakes = read_settings(path)
+    return check_config(path, mistakes, settings.renamed), settings
 
 
 def _judged(slurm: SlurmConf, settings: Settings) -> list[Finding]:
@@ -58,10 +55,8 @@ def _judged(slurm: SlurmConf, settings: Settings) -> list[Finding]:
     # the partition of satellites on shared GPUs is below the others, and has checks of its own
     ordinary = tuple(each for each in partitions if each.name != settings.sharing.partition)
     satellites = Satellites(names.satellite_partition, settings.controller.time_limit_s)
-    others = frozenset(
-        {names.satellite_partition, settings.loaning.partition, settings.loaning.satellite_partition}
-    )
-    shared = check_shared(config, partitions, settings.sharing, others) if settings.sharing.enabled else []
+    sharing, others = settings.sharing, of_satellites(settings)
+    shared = check_shared(config, partitions, sharing, others) if sharing.enabled else []
     return [
         *check_settings(config),
         *check_memory(config, partitions),

@@ -19,7 +19,7 @@ from flexo.clusters.slurm.hostlist import BadHostlist
 from flexo.clusters.slurm.parse_nodes import parse_nodes
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.text import BadValue
-from flexo.config import ConfigError, Settings, load
+from flexo.config import Settings
 from flexo.doctor import availability, flexod, munge
 from flexo.doctor.clock import check_clock
 from flexo.doctor.etcd import check_etcd
@@ -28,7 +28,7 @@ from flexo.doctor.flexod import FlexodAnswer
 from flexo.doctor.gres_conf import GresLine, parse_gres_conf
 from flexo.doctor.memory import check_memory
 from flexo.doctor.neighbours import check_neighbours
-from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared
+from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions, check_shared, of_satellites
 from flexo.doctor.plugin import REQUEST, check_plugin
 from flexo.doctor.pool import check_pool
 from flexo.doctor.preemption import check_preemption
@@ -78,7 +78,7 @@ def examine(
     `ask_flexod` asks the flexod at an address. `elsewhere`: the address to ask instead of the configured one.
     Several flexods are all asked at their configured addresses.
     """
-    settings, mistakes = _settings(config_path)
+    settings, mistakes = flexod.read_settings(config_path)
     socket = settings.service.munge_socket
     if socket is None and os.environ.get(SOCKET_VARIABLE):
         socket = Path(os.environ[SOCKET_VARIABLE])
@@ -118,14 +118,6 @@ def _flexods(
     if folder := settings.high_availability.folder:
         findings += availability.check_lease_folder(folder, settings.event_store.path)
     return findings + check_etcd(settings)
-
-
-def _settings(path: Path) -> tuple[Settings, tuple[str, ...]]:
-    """The configuration, and its errors; the default configuration if there are errors."""
-    try:
-        return load(path), ()
-    except ConfigError as error:
-        return Settings(), error.problems
 
 
 def _slurm(commands: SlurmCommands) -> _Slurm:
@@ -173,9 +165,6 @@ def _sharing(
     sharing, config = settings.sharing, slurm.config
     if not sharing.enabled:
         return []
-    satellites = frozenset(
-        {settings.slurm.satellite_partition, settings.loaning.partition, settings.loaning.satellite_partition}
-    )
     shared = next((each for each in slurm.partitions if each.name == sharing.partition), None)
     beside = Path(config.path).parent
     answers = LuaAnswers(
@@ -188,7 +177,7 @@ def _sharing(
         *check_sharing(
             config, _nodes_of(commands, sharing.partition), _gres_conf(beside / "gres.conf"), sharing
         ),
-        *check_shared(config, slurm.partitions, sharing, satellites),
+        *check_shared(config, slurm.partitions, sharing, of_satellites(settings)),
         *check_spare_qos(config, qos, shared.qos if shared else "", settings.slurm.satellite_qos),
         *check_spare_lua(answers, sharing),
         check_prolog(config, _prologs(config.prologs)),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from flexo.config import ConfigError, Settings, load
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _LEAST_FREE_MIB: Final = 100
@@ -50,6 +51,14 @@ class FlexodAnswer:
     """This flexod stands by, and another one acts."""
     pool: PoolAnswer | None = None
     """The pool; None: flexod has none, or does not answer."""
+
+
+def read_settings(path: Path) -> tuple[Settings, tuple[str, ...]]:
+    """The configuration, and its errors; the default configuration if there are errors."""
+    try:
+        return load(path), ()
+    except ConfigError as error:
+        return Settings(), error.problems
 
 
 def check_config(path: Path, problems: Iterable[str], old_names: Iterable[str] = ()) -> list[Finding]:

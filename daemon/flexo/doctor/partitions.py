@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flexo.config import Settings
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo.doctor.preemption import BY_PARTITION
 from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig
@@ -21,6 +22,12 @@ class Satellites:
     partition: str
     time_limit_s: int
     """The time limit that a satellite asks for."""
+
+
+def of_satellites(settings: Settings) -> frozenset[str]:
+    """The names of the partitions of satellites, but for that of satellites on shared GPUs."""
+    loaning = settings.loaning
+    return frozenset({settings.slurm.satellite_partition, loaning.partition, loaning.satellite_partition})
 
 
 def check_partitions(
