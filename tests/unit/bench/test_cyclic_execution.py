@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.service.resident.cyclic_execution import CyclicExecution
 from flexo_bench.service.resident.frames import Cycle, Work
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo.aggregation.demand import AggregationTask, JobDemand
 from flexo.aggregation.pool import AggregatorPool
 from flexo.aggregation.scaling import Scaled, ScalingRules, on_arrival

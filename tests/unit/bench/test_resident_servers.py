@@ -8,6 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from flexo_bench.service.resident.client import Address, ResidentClient

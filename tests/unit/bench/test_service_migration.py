@@ -9,6 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.local_job.assigning import assigning_flexod, variables_of
 from flexo_bench.service.migration import RESIDENT, RESIZE, SUM, Moved, goals_of, summary
 from flexo_bench.service.migration_judged import Cost, Migration, cost_of

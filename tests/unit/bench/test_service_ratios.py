@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.service.comm import compare
 from flexo_bench.service.ratios import ratio_of_medians
 from flexo_bench.service.systems import Turn

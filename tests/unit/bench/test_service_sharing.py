@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.service.parts import PARTS
 from flexo_bench.service.sharing import GREEDY, goals
 from flexo_bench.service.sharing_judged import (

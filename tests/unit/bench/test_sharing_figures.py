@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.sharing import memory, report, results
 from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, Figures, Overhead, Turn
 

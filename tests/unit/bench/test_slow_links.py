@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
 from flexo_bench.service import slow_links
 from flexo_bench.service.namespaces import Traffic
 from flexo_bench.service.slow_links import OWN_NODES, RING, SERVICE, busiest_link, least_s

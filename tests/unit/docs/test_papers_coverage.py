@@ -11,6 +11,8 @@ import command_help
 import pytest
 from written_pages import ROOT, text_of
 
+pytest.importorskip("torch")
+
 from flexo_bench.papers.__main__ import PARTS as PAPERS
 from flexo_bench.runtime.__main__ import PARTS as RUNTIME
 from flexo_bench.service.parts import PARTS as SERVICE

@@ -13,6 +13,9 @@ from typing import Any, cast
 
 import grpc
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from trusting import Trusting
 
