@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from horovod_elastic.sharing import futex, introduction, law, status
+from horovod_elastic.sharing.departure import Departure
 from horovod_elastic.sharing.devices import Device
 from horovod_elastic.sharing.environment import EVERYBODY, Role
 from horovod_elastic.sharing.introduction import Caller, Hello, Kind, Told
@@ -131,14 +132,15 @@ class SharedGpu:
         self._law = law.State()
         self._order = Order(GateState.CLOSED, 0, 0.0, 1, "just started")
         self._worked: deque[tuple[float, int]] = deque()
-        self._evicted: Member | None = None
-        """The opportunistic job that has to end at once."""
+        self._departure: Departure | None = None
+        """The end of the opportunistic job that has to leave at once."""
         self._evictors: list[socket.socket] = []
         """Those who wait for its end."""
 
     def evict(self, caller: socket.socket) -> None:
         """End the opportunistic job at once, and tell the caller when it is gone."""
-        self._evicted = self._evicted or self.opportunistic
+        if self._departure is None and self.opportunistic is not None:
+            self._departure = Departure(self.opportunistic.caller.pid)
         self._evictors.append(caller)
 
     def join(self, member: Member) -> None:
@@ -185,16 +187,16 @@ class SharedGpu:
                 f"{len(self.guarantees)} guarantee processes are on this GPU: only one can be shared with"
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
-        if self._evicted is not None:
+        if self._departure is not None:
             order = Order(GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that shares with nobody")
         self._order = order
         self._write(order)
 
     def _end_evictions(self) -> None:
         """Tell those who wait that the evicted job is gone, once it is."""
-        if self._evicted is not None and self._evicted.alive and self._evicted is self.opportunistic:
+        if self._departure is not None and not self._departure.is_complete():
             return
-        self._evicted = None
+        self._departure = None
         for caller in self._evictors:
             with suppress(OSError):
                 introduction.send(caller, Told(Kind.ALONE).encoded())
@@ -203,7 +205,7 @@ class SharedGpu:
 
     def _seat(self) -> None:
         """Let the first candidate in that may run beside the guarantee job."""
-        if self._evicted is not None:
+        if self._departure is not None:
             return
         guarantee = self.guarantees[0] if self.guarantees else None
         seated = self.opportunistic

@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 _T = TypeVar("_T")
 NODE, GPUS = "t1", (0, 1)
 SHARE = [sys.executable, "-m", "horovod_elastic", "share"]
+WITHIN_S = 0.8
+"""How long the Prolog waits for the end of second jobs."""
 NOISE_S = 1.5
 """What a busy machine adds to the second that the Prolog may wait."""
 SECOND_JOB = """
@@ -138,12 +140,17 @@ def wait(look: Callable[[], _T], what: str, bound_s: float = 60) -> _T:
 
 @dataclass(frozen=True)
 class Started:
-    """An ordinary job that runs. `states`: of the processes that it looked for, by their numbers."""
+    """An ordinary job that runs. `running`: those of the processes that it looked for that had not ended."""
 
     gpus: str
-    states: dict[int, str]
+    running: set[int]
     prolog_s: float
     node: str
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether its Prolog waited as long as it may: the node was too busy for an end in time."""
+        return self.prolog_s > WITHIN_S
 
 
 def start(lab: Lab, *options: str, looking_for: tuple[int, ...] = ()) -> Started:
@@ -158,9 +165,8 @@ def start(lab: Lab, *options: str, looking_for: tuple[int, ...] = ()) -> Started
     (code, began, ended) = next(words for number, *words in prologs if number == job_id)
     assert code == "0"
     node = lab.run(["sinfo", "--noheader", "--format=%T"]).stdout.strip()
-    return Started(
-        "".join(gpus[1:]), {int(each): state for each, state in states}, float(ended) - float(began), node
-    )
+    running = {int(process) for process, state in states if not state.startswith("Z")}
+    return Started("".join(gpus[1:]), running, float(ended) - float(began), node)
 
 
 def test_the_second_job_is_gone_when_the_first_process_of_an_ordinary_job_starts(quiet: Lab) -> None:
@@ -169,14 +175,13 @@ def test_the_second_job_is_gone_when_the_first_process_of_an_ordinary_job_starts
         every = (*first.processes, *second.processes)
         one = start(quiet, "--gpus-per-task=1", looking_for=every)
         evicted, spared = jobs.pop(one.gpus), *jobs.values()
-        assert {each for each, state in one.states.items() if not state.startswith("Z")} == set(
-            spared.processes
-        )
+        assert one.running >= set(spared.processes)
+        assert one.running == set(spared.processes) or one.waited_in_vain
         assert evicted.supervisor.wait(timeout=10) == ENDED
         assert one.prolog_s < 1 + NOISE_S
         other = start(quiet, "--gres=gpu:1", looking_for=every)
         assert other.gpus != one.gpus
-        assert not [state for state in other.states.values() if not state.startswith("Z")]
+        assert not other.running or other.waited_in_vain
 
 
 @pytest.mark.parametrize("how", ["hangs", "was killed", "was never there"])
@@ -199,6 +204,6 @@ def test_a_job_without_gpus_ends_nobody_and_does_not_wait(quiet: Lab) -> None:
     with coordinator(quiet) as process, second_job(quiet, 0) as second:
         process.send_signal(signal.SIGSTOP)
         job = start(quiet, looking_for=second.processes)
-        assert set(job.states) == set(second.processes)
+        assert job.running == set(second.processes)
     assert (job.gpus, job.node) == ("", "mixed")
     assert job.prolog_s < 0.9
