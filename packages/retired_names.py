@@ -1,4 +1,4 @@
-"""make lint: refuses identifiers that were replaced by standard terms (docs/glossary.md has the terms)."""
+"""make lint: refuses identifiers that standard terms have replaced (docs/reference/glossary.md)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ DELEGATED = ("run", "hosts", "share", "aggregator")
 
 
 def main() -> None:
-    """Entry point of `flexo`. Exit codes: docs/reference-cli.md."""
+    """Entry point of `flexo`. Exit codes: docs/reference/commands.md."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]

@@ -1,4 +1,4 @@
-"""A real Slurm cluster on one machine, for tests, demos and trying things (docs/lab.md).
+"""A real Slurm cluster on one machine, for tests, demos and trying things (docs/howto/lab.md).
 
 lab = bring_up(LabSpec(name="mine"))
 lab.run(["sbatch", "-p", "train", "job.sh"], user="games")

@@ -82,7 +82,8 @@ def environment_of(
     if not place.base:
         environment[SATELLITE] = "1"
     if choice.is_on_torch(environment):
-        # Horovod's library keeps its own 30 s: they bound what its Gloo does not notice (docs/core.md).
+        # Horovod's library keeps its own 30 s: they bound what its Gloo does not notice
+        # (docs/explanation/core.md).
         environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
     if choice.sums_by_service(environment):
         environment[place_of_aggregator.VARIABLE] = str(supervisor.folder)

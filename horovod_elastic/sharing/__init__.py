@@ -1,3 +1,3 @@
 """A guarantee job and an opportunistic job share one GPU, after AntMan (OSDI'20). Guide:
-docs/sharing.md.
+docs/howto/sharing.md.
 """

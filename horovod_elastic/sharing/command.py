@@ -23,7 +23,7 @@ USAGE = f"""usage: flexo share coordinator [--folder DIR] [--pretend NAME:GIB ..
        flexo share evict --gpu NAME [--folder DIR] [--within SECONDS]
 
 Shares one GPU between a guarantee job, which keeps its speed, and an opportunistic job, which gets what
-is left. Both are PyTorch scripts that stay as they are (docs/sharing.md).
+is left. Both are PyTorch scripts that stay as they are (docs/howto/sharing.md).
 
 coordinator           Serve this node's GPUs until SIGTERM. It needs no rights, and no cluster.
 guarantee             Run COMMAND as a guarantee job. It trains on if the coordinator is away.

@@ -45,7 +45,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make test-chaos",
         description=__doc__,
-        epilog="Options go into ARGS: make test-chaos ARGS='--system --seeds 1-20'. docs/chaos.md has more.",
+        epilog="Options go into ARGS: make test-chaos ARGS='--system --seeds 1-20' (docs/evidence/chaos.md).",
     )
     parser.add_argument("--jobs", action="store_true", help="only processes of single jobs fail")
     parser.add_argument(

@@ -25,7 +25,7 @@ from flexo_lab.ports import free_ports
 
 BOUND_S = 120.0
 TAKEOVER_S = 10.0
-"""What docs/high-availability.md promises, from the signal on: `lease_s`, and as much again."""
+"""What docs/howto/high-availability.md promises, from the signal on: `lease_s`, and as much again."""
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 ELASTIC = f"""#!/bin/sh
 #SBATCH -n 1

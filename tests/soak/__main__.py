@@ -235,7 +235,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make test-soak",
         description=__doc__,
-        epilog="Options go into ARGS: make test-soak ARGS='--minutes 15'. docs/soak.md has more.",
+        epilog="Options go into ARGS: make test-soak ARGS='--minutes 15'. docs/evidence/soak.md has more.",
     )
     parser.add_argument("--minutes", type=_minutes, default=MINUTES, help="how long (%(default)g)")
     parser.add_argument("--seed", type=int, default=1, help="of what happens (%(default)s)")

@@ -1,4 +1,4 @@
-"""Prints docs/scripts.md's table of what `make test-torch-matrix` has found: python table.py."""
+"""Prints docs/evidence/scripts.md's table of what `make test-torch-matrix` has found: python table.py."""
 
 from __future__ import annotations
 

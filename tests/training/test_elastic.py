@@ -144,7 +144,7 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
         assert victim["pid"] not in everybody
         ended |= survivors - everybody
         assert survivors & everybody, "who survives is the same process"
-    # Horovod's own threads may end a survivor, too (docs/core.md). The torch core's do not.
+    # Horovod's own threads may end a survivor, too (docs/explanation/core.md). The torch core's do not.
     assert not ended or core == HOROVOD, job.findings()
 
     killed, step = time.time(), job.steps_committed()[-1]

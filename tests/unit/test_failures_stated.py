@@ -1,4 +1,4 @@
-"""What docs/operations.md says of failures of Slurm, nodes and jobs, on a cluster that fails as they do."""
+"""What docs/howto/operations.md says of failures of Slurm, nodes and jobs, on a cluster that fails so."""
 
 from __future__ import annotations
 

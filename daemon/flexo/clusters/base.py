@@ -3,7 +3,7 @@
 Every kind of cluster can be observed, and can extend the time limits of satellites and cancel them
 (`Cluster`). The optional abilities of a kind are protocols of their own: `Allocates`, `Lends`, `Prioritizes`,
 `Requeues`, `SharesByUser`, `KnowsEnds`. A satellite is submitted by its job's leader as the job's user, so
-granting is not here. docs/write-a-cluster.md shows a whole kind.
+granting is not here. docs/howto/write-a-cluster.md shows a whole kind.
 """
 
 from __future__ import annotations

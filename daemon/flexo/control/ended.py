@@ -31,7 +31,7 @@ class Ended:
 
     event: Event
     facts: str
-    """JSON: see docs/json.md, `flexo why`."""
+    """JSON: as `flexo why --json` prints it."""
 
 
 @dataclass(frozen=True, slots=True)

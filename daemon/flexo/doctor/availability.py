@@ -13,7 +13,7 @@ from typing import Final
 from flexo.doctor.finding import Finding, ok, problem, warning
 from flexo.doctor.flexod import FlexodAnswer
 
-_FAR: Final = "docs/high-availability.md"
+_FAR: Final = "docs/howto/high-availability.md"
 
 
 def check_active(answers: Mapping[str, FlexodAnswer]) -> list[Finding]:

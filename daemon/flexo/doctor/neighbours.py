@@ -29,6 +29,6 @@ def check_neighbours(
             " workers (Gloo, NCCL) and delay their resizes",
             "slurm.conf: PartitionName=... ExclusiveUser=YES for each of them, then `scontrol reconfigure`;"
             " or give each job a network namespace of its own. Where users trust each other: nothing"
-            " (docs/security.md).",
+            " (docs/explanation/security.md).",
         )
     ]

@@ -111,8 +111,8 @@ def _missing(check: str, name: str, key: str, partitions: Sequence[PartitionSetu
     return problem(
         check,
         f"there is no partition {name} ({key} in flexo.toml); there are: {there}",
-        f"slurm.conf: PartitionName={name} ... as docs/admin-guide.md has it, and restart slurmctld; or name"
-        f" yours in {key}.",
+        f"slurm.conf: PartitionName={name} ... as docs/howto/admin-guide.md has it, and restart slurmctld; or"
+        f" name yours in {key}.",
     )
 
 

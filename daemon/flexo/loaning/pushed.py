@@ -3,7 +3,7 @@ return.
 
 A refused push changes nothing. Two threads use this module: the service's, which takes pushes, and lending's,
 which reads them. After a restart of flexod nothing of it is left, so a scheduler repeats what it does not
-find (docs/loaning-demand.md).
+find (docs/howto/loaning-demand.md).
 """
 
 from __future__ import annotations

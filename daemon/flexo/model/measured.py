@@ -60,7 +60,8 @@ class SlowGpu:
 
 
 class Speed(Protocol):
-    """One job's training speed, as far as it is known (docs/scalability.md). `scalability` implements this.
+    """One job's training speed, as far as it is known (docs/explanation/scalability.md). `scalability`
+    implements this.
 
     An implementation is a pure function: equal arguments give equal results, so that policies are
     deterministic.

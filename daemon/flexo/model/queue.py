@@ -10,7 +10,8 @@ from flexo.model.ranges import Range
 from flexo_protos.resources import Resources, rounded_up
 
 Principal = NewType("Principal", str)
-"""The identity of a job's owner, as callers prove it (docs/security.md): with MUNGE, a uid in digits."""
+"""The identity of a job's owner, as callers prove it (docs/explanation/security.md): with MUNGE, a uid in
+digits."""
 
 
 class JobKey(NamedTuple):

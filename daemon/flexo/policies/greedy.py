@@ -1,5 +1,5 @@
 """The first policy: every elastic job gets all workers that it may have, in even shares
-(docs/policies.md)."""
+(docs/explanation/policies.md)."""
 
 from __future__ import annotations
 

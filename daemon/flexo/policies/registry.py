@@ -1,6 +1,7 @@
 """All policies by the names that `--policy` and `[controller] policy` take.
 
-Another package offers a policy as an entry point of the group `flexo.policies` (docs/write-a-policy.md).
+Another package offers a policy as an entry point of the group `flexo.policies`
+(docs/howto/write-a-policy.md).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class StepModel:
     seen_between: tuple[int, ...] = ()
 
     def error(self, workers: int, several_nodes: bool) -> float:
-        """Relative standard error of the step time (docs/scalability.md, "What is not known")."""
+        """Relative standard error of the step time (docs/explanation/scalability.md, "What is not known")."""
         seen = [count for count in (self.seen_between if several_nodes else self.seen_within) if count > 1]
         if workers == 1:
             unseen = ANOTHER_BATCH

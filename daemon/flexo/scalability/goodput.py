@@ -23,8 +23,8 @@ class GoodputSpeed:
     steps: StepTable
     gradients: GradientStatistics
     caution: float = 0.0
-    """Number of standard errors by which rates are lowered (docs/scalability.md). 0: as in Pollux, no
-    lowering."""
+    """Number of standard errors by which rates are lowered (docs/explanation/scalability.md). 0: as in
+    Pollux, no lowering."""
 
     def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
         """Steps of the initial batch a second; 0 where the job accepts no batch for `workers`."""

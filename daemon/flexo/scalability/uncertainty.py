@@ -1,7 +1,8 @@
 """Relative standard errors of speeds that were never tried.
 
 The figures are the errors of `allreduce.fit` for the six applications that Pollux' authors measured
-(docs/scalability.md, "What is not known"). Nothing but such errors is calculated from these figures.
+(docs/explanation/scalability.md, "What is not known"). Nothing but such errors is calculated from these
+figures.
 """
 
 from __future__ import annotations

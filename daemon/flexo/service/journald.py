@@ -97,7 +97,7 @@ def message(entry: Entry) -> str:
 
 
 def fields(entry: Entry) -> Iterator[tuple[str, str]]:
-    """The fields of the entry in the journal: docs/monitoring.md lists the names."""
+    """The fields of the entry in the journal: docs/howto/monitoring.md lists the names."""
     yield "MESSAGE", message(entry)
     yield "PRIORITY", str(_PRIORITIES.get(str(entry.get("level")), _PRIORITIES["info"]))
     yield "SYSLOG_IDENTIFIER", "flexod"

@@ -1,4 +1,4 @@
-"""make bench-papers: published figures beside ours. A missed one is no failure: docs/papers.md says why."""
+"""make bench-papers: published figures beside ours. docs/evidence/papers.md has the cause of each miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of docs/resize.md: a resize out and one in, drawn from a real run's worker logs and trace.
+"""The picture of docs/explanation/resize.md: one resize out and one in, from a real run's logs and trace.
 
 python -m flexo_bench.runtime.timeline --out docs/images/resize.png
 """

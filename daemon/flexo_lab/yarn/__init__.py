@@ -1,4 +1,4 @@
-"""A real YARN cluster on one machine, for tests, demos and trying things (docs/yarn.md).
+"""A real YARN cluster on one machine, for tests, demos and trying things (docs/howto/yarn.md).
 
 lab = bring_up_yarn(YarnLabSpec(name="mine"))
 lab.kill("rm")

@@ -1,8 +1,8 @@
 """A job's requests to Slurm, as its user: start agents, and submit, poll and cancel satellites.
 
 Every option is explicit and the environment is clean, because a job's own variables would change what sbatch
-and srun do (docs/architecture.md, "Facts"). A satellite has one node, is never requeued, and is in a
-preemptible partition. After any restart, flexod reads from its comment which job it belongs to.
+and srun do (docs/explanation/architecture.md, "Facts"). A satellite has one node, is never requeued, and is
+in a preemptible partition. After any restart, flexod reads from its comment which job it belongs to.
 """
 
 from __future__ import annotations

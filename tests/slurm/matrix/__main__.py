@@ -17,7 +17,7 @@ from matrix.report import PartOutcome, SuiteOutcome
 from matrix.systems import ROOT, SUITES, CannotMake, Suite
 
 OUT = ROOT / "build" / "slurm-matrix"
-PAGE = ROOT / "docs" / "slurm-releases.md"
+PAGE = ROOT / "docs" / "reference" / "slurm-releases.md"
 
 
 def main() -> int:

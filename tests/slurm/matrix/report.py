@@ -1,4 +1,4 @@
-"""What came of the runs: report.json, and the table in docs/slurm-releases.md that is made of it."""
+"""Reports what the runs gave: report.json, and the table in docs/reference/slurm-releases.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As docs/loaning.md shows it: whoever was preempted goes on from what its own job saved before."""
+"""As docs/howto/loaning.md shows it: whoever was preempted goes on from what its own job saved before."""
 
 import argparse
 import os

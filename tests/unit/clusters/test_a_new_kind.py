@@ -1,4 +1,4 @@
-"""The example of docs/write-a-cluster.md: a kind in one module, registered, under the controller's cycle."""
+"""The example of docs/howto/write-a-cluster.md: a kind in one module, under the controller's cycle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flexo.model.ranges import Range
 from flexo.policies import registry as policies
 from flexo_protos.resources import Resources
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "write-a-cluster.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "write-a-cluster.md"
 ADA = Principal("ada@EXAMPLE.ORG")
 LIMIT_S = 300
 OF_FIXED_SIZE = {"fifo", "backfill", "srtf", "tiresias", "tiresias-pollux", "antman"}

@@ -42,18 +42,18 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 def test_the_home_page_is_the_readme_and_its_links_stay_on_the_site(site: Path) -> None:
     home = (site / "index.html").read_text()
     assert "Elastic deep learning on Slurm" in home
-    assert 'href="quickstart.html"' in home
-    assert "docs/quickstart" not in re.sub(r"<code>.*?</code>|>[^<]*<", "", home)
+    assert 'href="tutorial/quickstart.html"' in home
+    assert "docs/tutorial" not in re.sub(r"<code>.*?</code>|>[^<]*<", "", home)
 
 
 def test_a_file_of_the_repository_that_a_page_links_to_is_there(site: Path) -> None:
-    assert "repository/slurm_plugin/slurm.conf.example" in (site / "admin-guide.html").read_text()
+    assert "repository/slurm_plugin/slurm.conf.example" in (site / "howto" / "admin-guide.html").read_text()
     shown = (site / "repository" / "slurm_plugin" / "slurm.conf.example").read_text()
     assert shown == (ROOT / "slurm_plugin" / "slurm.conf.example").read_text()
 
 
 def test_formulas_are_drawn_by_the_browser(site: Path) -> None:
-    page = (site / "scalability.html").read_text()
+    page = (site / "explanation" / "scalability.html").read_text()
     assert page.count("<math") > 20
     assert "arithmatex" not in page
 
@@ -69,7 +69,7 @@ def test_words_of_the_program_are_shown_as_they_are(text: str) -> None:
 
 
 def test_what_is_generated_is_on_its_pages(site: Path) -> None:
-    assert "min_interval_s" in (site / "configuration.html").read_text()
-    assert 'id="flexo-scale"' in (site / "reference-cli.html").read_text()
-    assert 'id="commanddone-outcome"' in (site / "reference-protos.html").read_text()
-    assert "generated:" not in "".join(page.read_text() for page in site.glob("*.html"))
+    assert "min_interval_s" in (site / "reference" / "configuration.html").read_text()
+    assert 'id="flexo-scale"' in (site / "reference" / "commands.html").read_text()
+    assert 'id="commanddone-outcome"' in (site / "reference" / "protocols.html").read_text()
+    assert "generated:" not in "".join(page.read_text() for page in site.rglob("*.html"))

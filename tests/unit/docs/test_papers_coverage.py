@@ -17,7 +17,7 @@ from flexo_bench.papers.__main__ import PARTS as PAPERS
 from flexo_bench.runtime.__main__ import PARTS as RUNTIME
 from flexo_bench.service.parts import PARTS as SERVICE
 
-PAGE = "docs/papers-coverage.md"
+PAGE = "docs/evidence/papers-coverage.md"
 STATES = {"built", "simulated", "benchmark", "partly", "missing", "left out"}
 NEED_NOTHING = {"missing", "left out"}
 PARTS = {"bench-papers": PAPERS, "bench-runtime": RUNTIME, "bench-service": SERVICE}

@@ -14,7 +14,7 @@ from flexod_told import LENDING, POOL, SHARING, Told
 from flexo.events import KINDS
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "monitoring.md"
+PAGE = ROOT / "docs" / "howto" / "monitoring.md"
 DASHBOARD = ROOT / "daemon" / "flexo" / "metrics" / "grafana-dashboard.json"
 ALERTS = ROOT / "daemon" / "flexo" / "metrics" / "alerts.yml"
 WIDTH = 24

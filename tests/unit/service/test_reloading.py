@@ -154,7 +154,7 @@ def test_each_key_is_either_taken_over_or_said_to_wait(file: Path) -> None:
 
 
 def test_the_reference_lists_the_keys_that_count_without_a_restart() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
     _, _, told = text.partition("## Changing it while flexod runs")
     told = told.partition("\n## ")[0]
     assert "all of `[controller]` but `dry_run`" in told

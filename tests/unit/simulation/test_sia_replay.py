@@ -117,7 +117,9 @@ def test_the_artifacts_own_logs_are_replayed_within_one_percent():
     folder = Path(os.environ.get("SIA", ""))
     logs = sorted(folder.glob("logs/*/*/workload-*.log")) if "SIA" in os.environ else []
     if not logs:
-        pytest.skip("needs SIA=DIR, Sia's artifact with logs of its simulator in DIR/logs (docs/papers.md)")
+        pytest.skip(
+            "needs SIA=DIR, Sia's artifact with logs of its simulator in DIR/logs (docs/evidence/papers.md)"
+        )
     for log in logs:
         cluster, trace, number = *log.parts[-3:-1], int(log.stem.removeprefix("workload-"))
         assert abs(replay(folder, trace, number, sia.CLUSTERS[cluster], log).difference) < 0.01, log

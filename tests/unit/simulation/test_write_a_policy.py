@@ -1,4 +1,4 @@
-"""The example of docs/write-a-policy.md: offered by a package, simulated, and in the controller's cycle."""
+"""The example of docs/howto/write-a-policy.md: offered by a package, simulated, under the controller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flexo_simulation.engine import simulate
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import Workload
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "write-a-policy.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "write-a-policy.md"
 Offer = Callable[..., None]
 
 

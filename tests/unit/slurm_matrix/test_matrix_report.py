@@ -15,7 +15,7 @@ from flexo.clusters.slurm.releases import TESTED, Release
 
 pytestmark = pytest.mark.thorough
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "slurm-releases.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "slurm-releases.md"
 VERSIONS = {"slurmctld": "24.11.5-4", "munge": "0.5.16-1", "mariadb-server-core": "1:11.8.3-0+deb13u1"}
 TRIXIE = SuiteOutcome(
     slurm="slurm-wlm 24.11.5",

@@ -1,7 +1,7 @@
 """Reads Slurm with its own commands: one process for the nodes, one for the jobs, one for the partitions.
 
 The reader asks for text and not for JSON, because JSON costs the controller more. All of 20,000 jobs take 86
-ms under its lock as text and 6.8 s as JSON (docs/architecture.md, "Reading costs too").
+ms under its lock as text and 6.8 s as JSON (docs/explanation/architecture.md, "Reading costs too").
 
 releases.py says how the output differs between releases.
 """

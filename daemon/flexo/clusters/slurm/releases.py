@@ -2,7 +2,7 @@
 
 Code that depends on one of these differences goes by what Slurm prints or offers, where flexo can ask for
 that, and by `Release` where it cannot. tests/unit/clusters/captured has what each release really printed,
-tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what result.
+tests/slurm/matrix runs flexo on each, docs/reference/slurm-releases.md says with what result.
 
 22.05: `squeue -O` has no ExcNodes, and no --helpFormat: excluded nodes are read with `squeue -o %x`, once for
        every job when it is first seen waiting; changed later with `scontrol update`, they are not seen to
