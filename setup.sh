@@ -35,7 +35,7 @@ readonly PACKAGES=(
   slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurm-wlm-basic-plugins:slurmctld slurmdbd:slurmdbd
   slurm-wlm-mysql-plugin:slurmdbd libslurm-dev:/usr/include/slurm/spank.h munge:munged
   mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
-  mmdebstrap:mmdebstrap
+  mmdebstrap:mmdebstrap rpm:rpmbuild
   prometheus:prometheus sudo:sudo openssl:openssl
   systemd-standalone-sysusers:systemd-sysusers systemd-standalone-tmpfiles:systemd-tmpfiles
 )

@@ -62,6 +62,11 @@ FULL = (
         "slurmdbd on MariaDB: preempt/qos, associations and limits, UsageFactor",
         ("tests/slurm/matrix/test_qos.py",),
     ),
+    Part(
+        "packages",
+        "Debian packages built there, installed, used and removed",
+        ("tests/slurm/matrix/test_packages_of_a_release.py",),
+    ),
 )
 SHORT = (
     Part(

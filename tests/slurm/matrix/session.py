@@ -19,6 +19,11 @@ from matrix.systems import ALONE, ROOT, VENV, CannotMake, System, in_use
 
 TAKEN = ("tests", "examples", "slurm_plugin", "pyproject.toml")
 """Of this checkout; flexo itself comes as a wheel."""
+SOURCE = (
+    *("packages", "daemon", "horovod_elastic", "protos", "yarn_plugin", "slurm_plugin"),
+    *("setup.py", "pyproject.toml", "README.md"),
+)
+"""What packages are built from, in a folder `source` of its own: nothing else imports from there."""
 _ENTER = """
 set -eu
 root=$1 stage=$2 out=$3; shift 3
@@ -58,16 +63,21 @@ def run(system: System, parts: Sequence[Part], out: Path) -> None:
 
 def _take(tree: Path) -> None:
     """This checkout's files as they are, without what was built; and flexo's wheel."""
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *TAKEN]
-    listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+    _copy(TAKEN, tree)
+    _copy(SOURCE, tree / "source")
     build = [sys.executable, str(ROOT / "packages" / "own_wheel.py"), str(tree)]
     made = subprocess.run(build, capture_output=True, text=True)
     if made.returncode:
         raise CannotMake(f"flexo's wheel could not be built: {made.stderr.strip()[-500:]}")
+
+
+def _copy(names: Sequence[str], folder: Path) -> None:
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *names]
+    listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
 
 
 def _enter(system: System, stage: Path, out: Path) -> None:

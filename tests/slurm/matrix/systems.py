@@ -30,10 +30,14 @@ SLURM = (
 OTHERS = (
     *("procps", "util-linux", "mount", "sudo", "make", "gcc", "libc6-dev", "lua5.1", "lua5.3", "lua5.4"),
     *("python3", "python3-venv", "python3-dev"),
+    *("libstdc++6", "init-system-helpers", "systemd-standalone-sysusers", "systemd-standalone-tmpfiles"),
 )
 NOT_NEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "setuptools", "wheel", "packaging", "Cython<4")
-"""For the tests, and for building pyslurm."""
+TOOLS = (
+    *("pytest", "pytest-timeout", "hypothesis", "setuptools", "wheel", "packaging", "Cython<4"),
+    *("grpcio-tools", "mypy-protobuf"),
+)
+"""For the tests, and for building pyslurm and flexo's packages."""
 SHOWN = ("slurmctld", "munge", "mariadb-server-core", "python3", "gcc")
 """Packages whose versions are told."""
 VENV = "/venv"
@@ -142,7 +146,8 @@ def requirements() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     locked = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {pin.partition("==")[0].lower(): pin for pin in locked if not pin.startswith("#")}
-    needed = (*project["dependencies"], *project["optional-dependencies"]["daemon"], *TOOLS)
+    extras = project["optional-dependencies"]
+    needed = (*project["dependencies"], *extras["daemon"], *extras["etcd"], *TOOLS)
     return [pins.get(re.split(r"[^\w.-]", wanted, maxsplit=1)[0].lower(), wanted) for wanted in needed]
 
 

@@ -10,6 +10,7 @@ import build_debs
 import manual
 import pytest
 import python_tree
+import staged
 
 DEBIAN = Path(build_debs.HERE) / "debian"
 
@@ -25,7 +26,7 @@ def test_the_daemon_takes_along_what_it_needs_and_nothing_of_training_or_develop
 def test_the_package_of_the_plugin_has_the_manual_of_the_helper_that_it_brings(tmp_path: Path) -> None:
     try:
         package = build_debs.plugin_package(tmp_path)
-    except build_debs.CannotBuild as error:
+    except staged.CannotBuild as error:
         pytest.skip(str(error))
     command = ["dpkg-deb", "--contents", str(package)]
     held = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -53,8 +54,8 @@ def test_every_word_in_a_control_file_is_filled_by_the_builder(name: str) -> Non
 @pytest.mark.processes
 def test_the_next_release_of_slurm_is_after_all_patches_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPPFLAGS", "-DSLURM_VERSION_NUMBER=0x180b05")
-    monkeypatch.setattr(build_debs, "HEADER", "stddef.h")
-    assert build_debs.slurm_release() == ("24.11", "24.12")
-    monkeypatch.setattr(build_debs, "HEADER", "no/such/header.h")
-    with pytest.raises(build_debs.CannotBuild, match="libslurm-dev"):
-        build_debs.slurm_release()
+    monkeypatch.setattr(staged, "HEADER", "stddef.h")
+    assert staged.slurm_release() == ("24.11", "24.12")
+    monkeypatch.setattr(staged, "HEADER", "no/such/header.h")
+    with pytest.raises(staged.CannotBuild, match="libslurm-dev"):
+        staged.slurm_release()
