@@ -74,6 +74,10 @@ class LinearRun:
         """The true speed, as the job's leader would have measured it."""
         return self._speed
 
+    def speeds(self) -> tuple[tuple[str, Speed], ...]:
+        """Empty: the simulation's own table has the pace of each GPU type."""
+        return ()
+
     def remaining_work(self) -> float:
         """The true remaining work; where only an oracle knows it, see `estimates`."""
         return self._left

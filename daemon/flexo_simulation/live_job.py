@@ -210,6 +210,7 @@ class LiveJob:
             waiting_since=self._waiting_since,
             service_gpu_s=self._gpu_s,
             speed=run.speed(),
+            speeds=run.speeds(),
             remaining_work=run.remaining_work() if estimate is None else estimate.work,
             source=run.source if estimate is None else estimate.source,
             batch=trace.batch,

@@ -89,6 +89,12 @@ class Application:
         )
         self._room_by_placement = declared.room_by_placement
 
+    @cached_property
+    def trial_s(self) -> float:
+        """Seconds that one worker takes for a sample, with the fewest samples a step that were measured."""
+        samples = self.limits.local.min
+        return self.step_times.of((1,), samples).step_s / samples
+
     def limits_on(self, placement: tuple[int, ...]) -> BatchLimits:
         """The batches that the GPUs of this placement hold. Raises ValueError if nothing like it was
         measured."""

@@ -18,6 +18,7 @@ from flexo.model.measured import Source, Speed
 from flexo.model.training import NodeShare
 from flexo.scalability.learner import Learner
 from flexo.scalability.local_batch import split
+from flexo.scalability.scaled import ScaledSpeed
 from flexo.scalability.step_times import Setting
 from flexo_simulation.pollux_profiles import Application
 
@@ -32,23 +33,35 @@ class PolluxTraining:
     """One job of an application (implements Training). A worker is one GPU."""
 
     application: Application
-    """The application, as measured on the GPU type of every node that `on_node` does not name."""
+    """The application, as measured on the GPU type of every node that `type_of` does not name."""
     batch: int = 0
     """The aggregate batch that its user chose; 0: the job chooses, by its own observations."""
     declared: bool = True
     """Whether the job declares how many epochs it will train, so that its remaining work is known."""
     caution: float = 0.0
     """Number of standard errors by which the job lowers its expectations of untried sizes."""
-    on_node: Mapping[str, Application] = field(default_factory=dict, hash=False)
-    """Per node: the same application, as measured on the node's GPU type."""
+    on_type: Mapping[str, Application] = field(default_factory=dict, hash=False)
+    """Per GPU type: the same application, as measured on it."""
+    type_of: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Per node: its GPU type, which is in `on_type`."""
 
     def on(self, shares: Sequence[NodeShare]) -> Application | None:
         """The application on the GPU type of these nodes; None: they are of several types, which nobody has
         measured."""
-        if not self.on_node:
+        if not self.on_type:
             return self.application
-        found = {self.on_node.get(share.node, self.application) for share in shares if share.workers}
-        return found.pop() if len(found) == 1 else None
+        found = {self.type_of.get(share.node, "") for share in shares if share.workers}
+        return self.on_type.get(found.pop(), self.application) if len(found) == 1 else None
+
+    @cached_property
+    def paces(self) -> Mapping[str, float]:
+        """Per GPU type: how fast one worker trains there, relative to the first type.
+
+        A trial of one worker on each type finds this when a job arrives (Sia, section 3.3). As in Sia's
+        simulator, the trials are not charged.
+        """
+        times = {each: application.trial_s for each, application in self.on_type.items()}
+        return {each: next(iter(times.values())) / trial_s for each, trial_s in times.items()}
 
     def begin(self) -> PolluxRun:
         """A run from the start."""
@@ -70,6 +83,8 @@ class PolluxRun:
         """What the job has observed, by the application on each GPU type that it has had."""
         self._learner = self._learner_of(training.application)
         """The learner that saw the latest step."""
+        self._at = training.application
+        """The application on the GPU type of the latest step."""
         self._epoch = 0
         self._progress = 0.0
         self._clock_s = 0.0
@@ -132,6 +147,20 @@ class PolluxRun:
         step."""
         return self._learner.speed()
 
+    def speeds(self) -> tuple[tuple[str, Speed], ...]:
+        """The speed on each GPU type: by observations there, else by those of the latest type and the trials.
+
+        Empty where there is one type.
+        """
+        latest, paces = self._learner.speed(), self._training.paces
+        here = next((paces[each] for each, known in self._training.on_type.items() if known is self._at), 1.0)
+        return tuple((each, self._speed_on(each, latest, pace / here)) for each, pace in paces.items())
+
+    def _speed_on(self, gpu_type: str, latest: Speed | None, pace: float) -> Speed:
+        learner = self._learners.get(self._training.on_type[gpu_type])
+        known = None if learner is None else learner.speed()
+        return known or ScaledSpeed(latest, pace)
+
     def remaining_work(self) -> float | None:
         """Steps of the initial batch to the end of the declared epochs; None: not declared, or before the
         first step.
@@ -182,10 +211,11 @@ class PolluxRun:
         if not self._unseen:
             return
         self._unseen = False
-        self._learner = self._learner_of(pace.application)
+        self._learner, self._at = self._learner_of(pace.application), pace.application
         workers, nodes = sum(pace.placement), len(pace.placement)
         setting = Setting(workers, nodes, pace.passes.local)
-        self._learner.saw_gradients(self._application.epochs.gradients(pace.batch, self._epoch))
+        for learner in self._learners.values():  # gradients are the same on every GPU type
+            learner.saw_gradients(self._application.epochs.gradients(pace.batch, self._epoch))
         if self._learner.saw_step(setting, pace.time) and self._chooses:
             self._tune_at_s = self._clock_s + _TUNED_AFTER_S
 

@@ -49,6 +49,10 @@ class Run(Protocol):
         """The speed that is known from the run so far: never the hidden truth."""
         ...
 
+    def speeds(self) -> tuple[tuple[str, Speed], ...]:
+        """The speed that is known on each GPU type; empty: the GPU type makes no difference to `speed`."""
+        ...
+
     def remaining_work(self) -> float | None:
         """The remaining work that the job reports, in the unit of `speed`; None: it reports no progress."""
         ...

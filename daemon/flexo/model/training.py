@@ -60,6 +60,8 @@ class TrainingJob:
     `service_at` returns the value by now."""
     speed: Speed | None = None
     """The job's speed; None: not known, and policies take it as linear in the workers."""
+    speeds: tuple[tuple[str, Speed], ...] = ()
+    """The job's speed on each GPU type, as far as it is known; empty: `speed` is for whatever type it has."""
     remaining_work: float | None = None
     """Work left at `as_of`, in the unit of `speed.rate`, or worker seconds without a speed. None: not known.
 
@@ -112,6 +114,10 @@ class TrainingJob:
     utilization: float = 1.0
     """The share of the time, 0 to 1, in which the job keeps a GPU of its own busy; 1 where nobody
     measures it."""
+
+    def speed_on(self, gpu_type: str) -> Speed | None:
+        """The job's speed on a GPU type; None: not known."""
+        return dict(self.speeds).get(gpu_type) if self.speeds else self.speed
 
     def service_at(self, now: float) -> float:
         """GPU seconds received by `now`: the last known value, and the GPUs held since."""

@@ -20,9 +20,13 @@ def fewest_workers(job: TrainingJob) -> int:
     return max(job.workers.min, sum(share.workers for share in job.base))
 
 
-def rate(job: TrainingJob, workers: int, nodes: int) -> float:
-    """Work per second by `workers` on `nodes` nodes; linear in the workers where nothing is known."""
-    return float(workers) if job.speed is None else job.speed.rate(workers, nodes)
+def rate(job: TrainingJob, workers: int, nodes: int, gpu_type: str = "") -> float:
+    """Work per second by `workers` on `nodes` nodes; linear in the workers where nothing is known.
+
+    `gpu_type`: "" for the type of the job's latest step.
+    """
+    speed = job.speed_on(gpu_type) if gpu_type else job.speed
+    return float(workers) if speed is None else speed.rate(workers, nodes)
 
 
 def seconds_left(job: TrainingJob, workers: int, nodes: int, now: float) -> float:

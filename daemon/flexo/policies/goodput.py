@@ -11,19 +11,23 @@ smallest size. H is how long a size is likely to last. A job that is nearly done
 but the exponent is below one: jobs scale worse than linearly, and two half-sized jobs get more out of the
 GPUs than one after the other (Berg et al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). If
 the rest of a job's work is unknown, it is taken to be as much as the work so far.
+
+Where nodes have several GPU types and jobs know their speed on each, a size is one of a type, and the speedup
+is relative to the smallest size on the slowest type (as in Sia, Jayaram Subramanya et al., SOSP 2023).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import fewest_workers, rate, requested
 from flexo.policies.knapsack import Group, choose
+from flexo.policies.knapsack_by_type import TypedItem, choose_by_type
 from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo.policies.serving import movable
 from flexo_protos.resources import total
@@ -48,6 +52,8 @@ class Goodput(Policy):
     """The exponent of the remaining time: 0: it does not count; 1: as in shortest-remaining-time-first."""
     lasts_s: float = 200.0
     """H: the seconds that a size is likely to last."""
+    stay_costs: float = 2.0
+    """A size is likely to last at least this many times as long as the change to it costs."""
     first_workers: int = 4
     """The most workers with which a job starts that has not run before."""
     growth: int = 4
@@ -67,6 +73,8 @@ class _Size:
     workers: int
     nodes: int
     value: float
+    gpu_type: str = ""
+    """The GPU type; "": of any type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,13 @@ class _Offer:
             [(size.workers - self.held) * gpus for size in self.sizes], [size.value for size in self.sizes]
         )
 
+    def typed_group(self) -> tuple[TypedItem, ...]:
+        """The same for a cluster with several GPU types."""
+        gpus = int(self.job.shape.gpus)
+        return tuple(
+            TypedItem(size.gpu_type, (size.workers - self.held) * gpus, size.value) for size in self.sizes
+        )
+
 
 class _Round:
     """One decision in the making."""
@@ -94,37 +109,76 @@ class _Round:
         self._now = jobs.at
         self._placement = placement
         self._jobs = [job for job in movable(jobs, placement) if job.shape.gpus]
-        self._largest = max((node.gpus for node in placement.nodes if not node.unusable), default=0)
+        usable = [node for node in placement.nodes if not node.unusable]
+        self._largest = {"": max((node.gpus for node in usable), default=0)}
+        self._gpus = {"": total(node.gpus for node in usable)}
+        self._type_of: dict[str, str] = {}
+        if len({node.gpu_type for node in usable}) > 1 and any(job.speeds for job in self._jobs):
+            self._type_of = {node.name: node.gpu_type for node in placement.nodes}
+            for node in usable:
+                self._largest[node.gpu_type] = max(self._largest.get(node.gpu_type, 0), node.gpus)
+                self._gpus[node.gpu_type] = self._gpus.get(node.gpu_type, 0) + node.gpus
 
     def targets(self) -> Targets:
         offers = [self._offer(job) for job in self._jobs]
         free = self._placement.free(self._jobs)
-        held = total(offer.held * offer.job.shape.gpus for offer in offers)
-        chosen = choose([offer.group() for offer in offers], max(0, free.total - held))
-        changed: list[tuple[TrainingJob, int]] = []
-        for offer, item in zip(offers, chosen.items, strict=True):
-            size = offer.sizes[item] if item >= 0 else None
-            if size is None:
-                if offer.job.allocated != offer.held:
-                    changed.append((offer.job, offer.held))
-            elif size.workers != offer.job.allocated or size.nodes != len(offer.job.shares):
-                changed.append((offer.job, size.workers))
+        changed: list[tuple[TrainingJob, _Size]] = []
+        for offer, item in zip(offers, self._choose(offers, free), strict=True):
+            job, here = offer.job, self._type_here(offer.job)
+            size = offer.sizes[item] if item >= 0 else _Size(offer.held, 0, 0.0, here)
+            same_place = item < 0 or (size.nodes == len(job.shares) and size.gpu_type == here)
+            if size.workers != job.allocated or not same_place:
+                changed.append((job, size))
         return Targets(tuple(self._placed(free, changed)))
+
+    def _choose(self, offers: Sequence[_Offer], free: FreeGpus) -> Sequence[int]:
+        """Per offer: the index of its size; -1: none."""
+        if not self._type_of:
+            held = total(offer.held * offer.job.shape.gpus for offer in offers)
+            return choose([offer.group() for offer in offers], max(0, free.total - held)).items
+        capacity = {name: 0 for name in self._gpus if name}
+        for name, gpu_type in self._type_of.items():
+            if gpu_type in capacity:
+                capacity[gpu_type] += int(free.of_node(name))
+        for offer in offers:
+            if offer.held:
+                capacity[self._type_here(offer.job)] -= int(offer.held * offer.job.shape.gpus)
+        room = {name: max(0, gpus) for name, gpus in capacity.items()}
+        return choose_by_type([offer.typed_group() for offer in offers], room)
+
+    def _type_here(self, job: TrainingJob) -> str:
+        """The GPU type that the job has; "": none, or types make no difference."""
+        return self._type_of.get(job.shares[0].node, "") if job.shares else ""
+
+    def _types_of(self, job: TrainingJob, held: int) -> tuple[str, ...]:
+        """The GPU types among which the job's sizes are chosen."""
+        if not self._type_of:
+            return ("",)
+        if job.shape.gpu_type:
+            return (job.shape.gpu_type,)
+        return (self._type_here(job),) if held else tuple(name for name in self._gpus if name)
 
     def _offer(self, job: TrainingJob) -> _Offer:
         held = fewest_workers(job) if job.base or (job.shares and self._runs_on(job)) else 0
-        smallest, *_ = sizes = self._sizes(job)
-        slowest = rate(job, smallest, self._nodes(job, smallest))
-        if slowest <= 0:
-            # no rate is known for its smallest size, or it cannot train so: assume that it is linear
-            slowest = float(smallest)
+        types = self._types_of(job, held)
+        slowest = self._slowest(job, types)
         weight = self._weight(job, slowest)
         worth = [
-            _Size(workers, nodes, weight * self._worth(job, workers, nodes) / slowest)
-            for workers, nodes in self._settings_of(job, sizes)
+            _Size(workers, nodes, weight * self._worth(job, workers, nodes, gpu_type) / slowest, gpu_type)
+            for gpu_type in types
+            for workers, nodes in self._settings_of(job, self._sizes(job, gpu_type), gpu_type)
         ]
         base = next((size.value for size in worth if size.workers == held), 0.0) if held else 0.0
-        return _Offer(job, tuple(_Size(each.workers, each.nodes, each.value - base) for each in worth), held)
+        if base:
+            worth = [replace(each, value=each.value - base) for each in worth]
+        return _Offer(job, tuple(worth), held)
+
+    def _slowest(self, job: TrainingJob, types: Sequence[str]) -> float:
+        """Work per second with the smallest size, on the slowest of these types on which it can train."""
+        smallest = self._sizes(job, types[0])[0]
+        rates = [rate(job, smallest, self._nodes(job, smallest, each), each) for each in types]
+        # no rate is known for its smallest size, or it cannot train so: assume that it is linear
+        return min((each for each in rates if each > 0), default=float(smallest))
 
     def _runs_on(self, job: TrainingJob) -> bool:
         """Whether the job may not be preempted now.
@@ -136,47 +190,49 @@ class _Round:
         lately = self._now - job.resumes_at < job.start_cost_s
         return lately or not (job.preemptible and job.checkpoints)
 
-    def _settings_of(self, job: TrainingJob, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _settings_of(
+        self, job: TrainingJob, sizes: Sequence[int], gpu_type: str
+    ) -> Iterator[tuple[int, int]]:
         """The workers and nodes to try: the present size on its present nodes, every size on as few nodes as
         possible."""
         for workers in sizes:
-            fewest = self._nodes(job, workers)
-            if workers == job.allocated and len(job.shares) != fewest:
+            fewest = self._nodes(job, workers, gpu_type)
+            here = gpu_type == self._type_here(job)
+            if here and workers == job.allocated and len(job.shares) != fewest:
                 yield workers, len(job.shares)
             yield workers, fewest
 
-    def _sizes(self, job: TrainingJob) -> list[int]:
-        """The sizes that the job may be given in this round, ascending; at least one."""
+    def _sizes(self, job: TrainingJob, gpu_type: str) -> list[int]:
+        """The sizes that the job may be given in this round on a GPU type, ascending; at least one."""
         low = fewest_workers(job)
         if not job.elastic:
             return [requested(job)]
         settings = self._settings
         tried = max(settings.first_workers, job.most_workers * settings.growth)
-        high = max(low, min(job.workers.max, tried, self._most(job)))
+        most = self._gpus[gpu_type] // job.shape.gpus
+        high = max(low, min(job.workers.max, tried, most))
         sizes = {low, high} | ({job.allocated} if low <= job.allocated else set())
         size = low
         while size < high:
             sizes.add(size)
             size += max(1, size // _EVERY_SIZE_UP_TO)
-        each = max(1, self._largest // job.shape.gpus)
+        each = max(1, self._largest[gpu_type] // job.shape.gpus)
         sizes.update(range(each, min(high, each * _EVERY_SIZE_UP_TO) + 1, each))
         return sorted(size for size in sizes if low <= size <= max(high, job.allocated))
 
-    def _most(self, job: TrainingJob) -> int:
-        total = sum(node.gpus for node in self._placement.nodes if not node.unusable)
-        return total // job.shape.gpus
-
-    def _nodes(self, job: TrainingJob, workers: int) -> int:
-        each = max(1, self._largest // job.shape.gpus)
+    def _nodes(self, job: TrainingJob, workers: int, gpu_type: str) -> int:
+        each = max(1, self._largest[gpu_type] // job.shape.gpus)
         return -(-workers // each)
 
-    def _worth(self, job: TrainingJob, workers: int, nodes: int) -> float:
+    def _worth(self, job: TrainingJob, workers: int, nodes: int, gpu_type: str) -> float:
         """Work per second with this size, less the loss by a change to it."""
-        pace = rate(job, workers, nodes)
-        if not job.shares or (workers == job.allocated and nodes == len(job.shares)):
+        pace = rate(job, workers, nodes, gpu_type)
+        same = workers == job.allocated and nodes == len(job.shares) and gpu_type == self._type_here(job)
+        if not job.shares or same:
             return pace
         left_s = self._left(job) / pace if pace > 0 else math.inf
-        lasts_s = max(_SHORTEST_S, min(self._settings.lasts_s, left_s))
+        stays_s = max(self._settings.lasts_s, self._settings.stay_costs * job.change_cost_s)
+        lasts_s = max(_SHORTEST_S, min(stays_s, left_s))
         return pace * (1.0 - min(_MOST_LOST, job.change_cost_s / lasts_s))
 
     def _left(self, job: TrainingJob) -> float:
@@ -192,24 +248,27 @@ class _Round:
         waited_s = 0.0 if job.shares else self._now - job.waiting_since
         return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -settings.alpha)
 
-    def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, int]]) -> Iterator[Target]:
+    def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, _Size]]) -> Iterator[Target]:
         """Place the jobs that change, the largest first, around the jobs that stay and all bases."""
         moving = {job.key for job, _ in changed}
         for job in self._jobs:
             free.take(job.shape, job.base if job.key in moving else job.shares)
-        for job, workers in sorted(changed, key=lambda each: -each[1] * each[0].shape.gpus):
+        for job, size in sorted(changed, key=lambda each: -each[1].workers * each[0].shape.gpus):
             free.give(job.shape, job.base)
-            shares = self._place(free, job, workers)
+            shares = self._place(free, job, size)
             free.take(job.shape, shares)
             if shares != job.shares:
                 yield Target(job.key, self._placement.put(job.key, shares), _why(job, shares))
 
-    def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[NodeShare, ...]:
-        """Nodes for `workers`: as few as possible, the present ones if these are as few. Fewer workers if
-        need be."""
+    def _place(self, free: FreeGpus, job: TrainingJob, size: _Size) -> tuple[NodeShare, ...]:
+        """Nodes for a size: as few as possible, the present ones if these are as few. Fewer workers if need
+        be."""
+        shape = replace(job.shape, gpu_type=size.gpu_type) if size.gpu_type else job.shape
+        keep = shares_to_keep(job) if size.gpu_type == self._type_here(job) else job.base
+        workers = size.workers
         while workers >= fewest_workers(job):
-            here = free.place(job.shape, workers, shares_to_keep(job))
-            anywhere = free.place(job.shape, workers, job.base)
+            here = free.place(shape, workers, keep)
+            anywhere = free.place(shape, workers, job.base)
             if here is not None and (anywhere is None or len(here) <= len(anywhere)):
                 return here
             if anywhere is not None:

@@ -43,6 +43,11 @@ def _decision(options: argparse.Namespace) -> object:
         f"one lyra decision, 10,000 jobs (2,000 elastic) on 10,000 nodes of 8: {full.median_s:.2f} CPU s"
         f" ({full.least_s:.2f} to {full.most_s:.2f}); goal 1 s"
     )
+    typed = decision.measure_typed()
+    print(
+        f"one goodput decision, {typed.size.jobs:,} elastic jobs on 10,000 GPUs of four types:"
+        f" {typed.median_s:.2f} CPU s ({typed.least_s:.2f} to {typed.most_s:.2f}); goal 1 s"
+    )
     sweeps = {name: [decision.measure(size) for size in sizes] for name, sizes in decision.SWEEPS.items()}
     for name, timed in sweeps.items():
         print(f"  by {name}: " + ", ".join(f"{each.median_s:.2f}" for each in timed) + " s")
@@ -50,6 +55,7 @@ def _decision(options: argparse.Namespace) -> object:
     print(f"  drawn: {BUILD / 'scheduler.png'}")
     return {
         "full": asdict(full),
+        "typed": asdict(typed),
         **{name: [asdict(each) for each in timed] for name, timed in sweeps.items()},
     }
 

@@ -127,4 +127,4 @@ def _training(profiles: Path, name: str, cluster: SiaCluster) -> PolluxTraining:
     first = next(iter(measured.values()))
     if len(measured) == 1:
         return PolluxTraining(first)
-    return PolluxTraining(first, on_node={node: measured[each] for node, each in cluster.type_of.items()})
+    return PolluxTraining(first, on_type=measured, type_of=cluster.type_of)

@@ -18,6 +18,7 @@ from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.goodput import Goodput
+from flexo.scalability.scaled import ScaledSpeed
 from flexo_protos.resources import Resources
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate
@@ -207,3 +208,56 @@ def test_jobs_whose_start_takes_longer_than_a_round_all_get_done():
     place = Scenario((NodeGroup(1, 2),), Costs(start_s=1000.0), interval_s=60.0)
     result = simulate(Workload("test", jobs), Goodput(), place).result
     assert result.finished == 12
+
+
+def typed(*gpus: tuple[int, str]) -> tuple[Node, ...]:
+    """Nodes with these GPUs, of these types."""
+    return tuple(
+        change_node(node, gpu_type=gpu_type)
+        for node, (_, gpu_type) in zip(nodes(*(each for each, _ in gpus)), gpus, strict=True)
+    )
+
+
+def on_types(number: int, **faster: float) -> TrainingJob:
+    """A job that knows its speed on each type, by how much faster it is there."""
+    speeds = tuple((name, ScaledSpeed(Power(0.8), factor)) for name, factor in faster.items())
+    return job(number, "1-4", speed=speeds[0][1], speeds=speeds, most_workers=4)
+
+
+def types_given(machine: tuple[Node, ...], *jobs: TrainingJob) -> dict[int, set[str]]:
+    named = {node.name: node.gpu_type for node in machine}
+    got = given_to(Goodput(), seen(machine, *jobs))
+    return {number: {named[share.node] for share in shares} for number, shares in got.items()}
+
+
+def test_the_fast_gpus_go_to_the_job_that_gains_most_by_them():
+    machine = typed((4, "t4"), (4, "a100"))
+    indifferent, sensitive = on_types(1, t4=1.0, a100=1.1), on_types(2, t4=1.0, a100=4.0)
+    assert types_given(machine, indifferent, sensitive) == {1: {"t4"}, 2: {"a100"}}
+
+
+def test_a_job_moves_to_another_type_only_if_that_is_worth_the_change():
+    machine = typed((4, "t4"), (4, "a100"))
+    here = replace(on_types(1, t4=1.0, a100=1.3), shares=(NodeShare("n1", 4),), change_cost_s=1.0)
+    assert types_given(machine, here) == {1: {"a100"}}
+    dear = replace(here, change_cost_s=10_000.0)
+    assert types_given(machine, dear) == {}
+
+
+def test_a_job_that_names_its_type_gets_no_other():
+    machine = typed((4, "t4"), (4, "a100"))
+    bound = replace(on_types(1, t4=1.0, a100=4.0), shape=Resources(1, 1, gpu_type="t4"))
+    assert types_given(machine, bound) == {1: {"t4"}}
+
+
+def test_a_base_keeps_its_type():
+    machine = typed((4, "t4"), (4, "a100"))
+    base = (NodeShare("n1", 1),)
+    held = replace(on_types(1, t4=1.0, a100=4.0), shares=base, base=base)
+    assert types_given(machine, held) == {1: {"t4"}}
+
+
+def test_a_job_whose_changes_cost_much_still_grows():
+    """A size is likely to last longer, the more a change to it costs: else such a job kept its first size."""
+    dear = job(1, "1-8", speed=Power(0.9), most_workers=8, shares=(NodeShare("n1", 1),), change_cost_s=250.0)
+    assert sizes(Goodput(), seen(nodes(8), replace(dear, remaining_work=1e6))) == {1: 8}

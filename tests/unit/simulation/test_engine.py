@@ -258,6 +258,9 @@ class Restless:
     def speed(self) -> None:
         return None
 
+    def speeds(self) -> tuple[()]:
+        return ()
+
     def remaining_work(self) -> float:
         return 1.0
 

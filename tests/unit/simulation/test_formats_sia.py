@@ -84,6 +84,16 @@ def test_what_a_job_has_learnt_on_one_type_it_does_not_believe_of_another(tmp_pa
     assert run.speed() == seen
 
 
+def test_a_trial_of_one_worker_tells_the_speed_on_types_where_the_job_has_not_trained(tmp_path):
+    run = training_of(write_artifact(tmp_path)).begin()
+    before = {name: speed.rate(1, 1) for name, speed in run.speeds()}
+    assert before["dgx-ext"] == pytest.approx(2 * before["rtx"])
+    run.advance(10.0, (NodeShare(RTX, 1),), 0)
+    after = dict(run.speeds())
+    assert after["rtx"] == run.speed()
+    assert after["dgx-ext"].rate(1, 1, 16) == pytest.approx(2 * after["rtx"].rate(1, 1, 16))
+
+
 def test_gpus_of_several_types_do_not_train_one_job(tmp_path):
     run = training_of(write_artifact(tmp_path)).begin()
     assert run.time_left_s((NodeShare(RTX, 1), NodeShare(A100, 1)), 0) == float("inf")

@@ -57,6 +57,9 @@ class TwoPacesRun:
     def speed(self) -> None:
         return None
 
+    def speeds(self) -> tuple[()]:
+        return ()
+
     def remaining_work(self) -> float:
         return 2 * self._each - self._done
 
