@@ -12,7 +12,7 @@ from typing import Final
 
 LINE: Final = 17
 """From one line of text to the next."""
-_LETTER: Final = {"": 6.7, "title": 7.4, "small": 6.0}
+_LETTER: Final = {"": 7.4, "title": 8.2, "small": 6.8}
 """The width of a letter in each style, rather more than less: the reader's font is not known."""
 
 _STYLE: Final = """\
@@ -25,8 +25,9 @@ text{font:13px system-ui,sans-serif;fill:#1c2b29}.title{font-weight:600}.small{f
 .way{stroke:#a9c4c0}.head{fill:#a9c4c0}text{fill:#e6efee}.small{fill:#a9c4c0}}"""
 
 _HEAD: Final = (
-    '<defs><marker id="head" markerWidth="9" markerHeight="9" refX="8" refY="4.5"'
-    ' orient="auto-start-reverse"><path class="head" d="M0,0.5 L8.5,4.5 L0,8.5 z"/></marker></defs>'
+    '<defs><marker id="head" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9"'
+    ' refX="8" refY="4.5" orient="auto-start-reverse">'
+    '<path class="head" d="M0,0.5 L8.5,4.5 L0,8.5 z"/></marker></defs>'
 )
 
 
