@@ -43,20 +43,20 @@ QUESTIONS = (
         ("It grows and shrinks unchanged.", "flexo run accelerate launch train.py"),
     ),
     Question(
-        ("Does it call torch.distributed and", "DistributedDataParallel?"),
-        ("It grows and shrinks unchanged.", "flexo run torchrun train.py"),
-    ),
-    Question(
-        ("Is it a Horovod script with", "hvd.elastic.run?"),
-        ("It grows and shrinks unchanged.", "flexo run python train.py"),
-    ),
-    Question(
         ("Does it shard the model: HSDP,", "or tensor parallelism with DDP?"),
         ("It grows by whole replicas.", "flexo run --elastic-unit=N python train.py"),
     ),
     Question(
         ("Does it average gradients itself, or", "read a stream (IterableDataset)?"),
         ("It grows if it declares its state:", "job = flexo.elastic(model=model, position=0)"),
+    ),
+    Question(
+        ("Does it call torch.distributed and", "DistributedDataParallel?"),
+        ("It grows and shrinks unchanged.", "flexo run torchrun train.py"),
+    ),
+    Question(
+        ("Is it a Horovod script with", "hvd.elastic.run?"),
+        ("It grows and shrinks unchanged.", "flexo run python train.py"),
     ),
     Question(
         ("Anything else: FSDP over all workers,", "plain Horovod, any other program?"),
