@@ -36,8 +36,10 @@ def test_a_command_prints_what_its_page_shows(
         monkeypatch.delenv(name, raising=False)
     told = CliRunner().invoke(app, shlex.split(arguments)).output
     assert [line.rstrip() for line in told.splitlines()] == output.splitlines()
+    for report in tmp_path.glob("*.html"):  # a page links to it
+        assert report.read_text() == (ROOT / "examples" / "site" / report.name).read_text()
 
 
 def test_the_administrators_tutorial_shows_commands_that_are_executed() -> None:
     commands = {arguments.split()[0] for page, arguments, _ in executed() if "administrator" in page}
-    assert commands >= {"doctor"}
+    assert commands >= {"whatif", "doctor"}
