@@ -23,7 +23,7 @@ ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.ven
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb rpm wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -194,6 +194,9 @@ rpm: ## RPM packages of daemon and plugin, in build/rpm (for the system that the
 wheel: ## flexo's wheel for users' environments, in build/wheel
 	@./setup.sh unit
 	@$(BIN)/python packages/own_wheel.py build/wheel
+
+pictures: ## draw the pictures of the architecture, of a satellite's life and of partition tiers again (docs/images)
+	@$(BIN)/python docs/site/pictures.py
 
 docs: ## the documentation as a site, in build/site
 	@./setup.sh unit

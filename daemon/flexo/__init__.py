@@ -1,6 +1,6 @@
 """flexo: elastic deep learning on a shared cluster. docs/explanation/architecture.md draws the house.
 
-Training scripts call `flexo.elastic` (docs/explanation/torch.md). It belongs to the part of flexo inside a
+Training scripts call `flexo.elastic` (docs/howto/declare-state.md). It belongs to the part of flexo inside a
 job, and comes from there when a script first asks for it: flexod and the commands never do.
 """
 

@@ -30,7 +30,7 @@ _NO_LIMIT_S: Final = 365 * 86400
 """A time limit from here on counts as none: a cluster may report it for a job without a limit."""
 _CHANGE_COST_S: Final = 1.0
 """The training time that a change of its satellites costs a job, in seconds. The job stands still for less
-(docs/explanation/resize.md), but estimates waver, and GPUs train nobody while a satellite starts."""
+(docs/evidence/resize-cost.md), but estimates waver, and GPUs train nobody while a satellite starts."""
 
 
 class History:

@@ -63,7 +63,7 @@ def up(
         str | None, typer.Option(help="Type of the GPUs of inference nodes; else that of training nodes.")
     ] = None,
     profile: Annotated[
-        str, typer.Option(metavar="|".join(Profile), help="How Slurm is set up: docs/howto/lab.md.")
+        str, typer.Option(metavar="|".join(Profile), help="How Slurm is set up: docs/reference/lab.md.")
     ] = Profile.QUICK.value,
     flexod: Annotated[bool, typer.Option(help="Start flexod as well.")] = True,
     web: Annotated[

@@ -23,7 +23,7 @@ def whatif(
         typer.Option(
             "--sacct",
             metavar="FILE|-",
-            help="A dump of Slurm's sacct; docs/howto/simulate.md has the command that makes it.",
+            help="A dump of Slurm's sacct; docs/howto/what-if.md has the command that makes it.",
         ),
     ] = None,
     yarn: Annotated[

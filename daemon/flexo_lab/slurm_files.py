@@ -1,4 +1,4 @@
-"""The configuration files of a lab's Slurm. docs/howto/lab.md says what each line is for."""
+"""The configuration files of a lab's Slurm. docs/reference/lab.md says what each line is for."""
 
 from __future__ import annotations
 

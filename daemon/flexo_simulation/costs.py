@@ -50,7 +50,7 @@ POLLUX: Final = Costs(start_s=30.0, resize_s=30.0)
 
 MEASURED: Final = Costs(start_s=START_S, resize_s=PAUSE_S)
 """The costs of flexo's own jobs, as `make bench-runtime` measured them with 11.8 million parameters
-(docs/explanation/resize.md).
+(docs/evidence/resize-cost.md).
 
 At a resize, a job stands still for 0.09 s; new workers start while the others train. The cost of a start is
 the time for stopping, writing a checkpoint and starting anew. Both grow with the model: set your own

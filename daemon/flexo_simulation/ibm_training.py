@@ -3,7 +3,7 @@
 The paper prints four categories, their weights, batches and lengths on one GPU (table I, section IV-G); the
 scaling factors of category 1 on two GPUs (table II); that a job of category 1 on 5 GPUs with a batch of 160
 ends 1.6 times sooner than on 2 with 32 (IV-D). The paper does not print the following, which is assumed here
-(docs/evidence/papers.md says why, and how it affects the results):
+(docs/evidence/papers-ibm.md says why, and how it affects the results):
 
 - step times: t_proc(b) = b + 6.38 samples' worth for every category. With an all-reduce of 24M weights on two
   GPUs of 7.68 in the same unit, that gives table II within 2%;

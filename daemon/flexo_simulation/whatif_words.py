@@ -53,7 +53,10 @@ def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
 
 
 def _elastic(case: Case) -> str:
-    return f"{100 * case.elastic_share:.3g}% ({case.elastic_jobs:,} jobs)" if case.elastic_jobs else "none"
+    if not case.elastic_jobs:
+        return "none"
+    jobs = "job" if case.elastic_jobs == 1 else "jobs"
+    return f"{100 * case.elastic_share:.3g}% ({case.elastic_jobs:,} {jobs})"
 
 
 def _use(case: Case, changed: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from functools import cache
 import reference_commands
 import reference_configuration
 import reference_protos
+import reference_rooms
 import reference_states
 
 MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
@@ -27,6 +28,7 @@ def all_parts() -> dict[str, str]:
         **reference_configuration.parts(),
         **reference_commands.parts(),
         **reference_protos.parts(),
+        **reference_rooms.parts(),
         **reference_states.parts(),
     }
 

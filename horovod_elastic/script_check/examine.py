@@ -24,7 +24,7 @@ _FRAMEWORKS = (
 _SHARDING_ARGUMENTS = ("--fsdp", "--deepspeed", "--tensor_parallel", "--use_fsdp", "--use_deepspeed")
 _DECLARABLE = ("iterable-dataset", "sampler", rules.OWN_SAMPLER)
 """Rules about objects whose position in the data a script can declare."""
-_BY_DECLARING = "declare state and position by flexo.elastic(...), see docs/explanation/torch.md"
+_BY_DECLARING = "declare state and position by flexo.elastic(...), see docs/howto/declare-state.md"
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

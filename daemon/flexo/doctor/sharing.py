@@ -2,7 +2,7 @@
 
 A satellite of an opportunistic job is granted a GPU that another job holds, as `--gres=spare:s1:1`. Three
 layers keep that GRES from everybody else: Lua, limits of QOS, and the hold that flexod alone ends.
-docs/howto/admin-guide.md has the whole set-up.
+docs/howto/share-gpus-on-slurm.md has the whole set-up.
 """
 
 from __future__ import annotations

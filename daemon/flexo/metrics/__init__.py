@@ -1,1 +1,1 @@
-"""flexod's metrics for Prometheus: docs/howto/monitoring.md has all of them in a table."""
+"""flexod's metrics for Prometheus: docs/reference/metrics.md has all of them in a table."""

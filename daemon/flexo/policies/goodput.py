@@ -1,4 +1,4 @@
-"""flexo's own policy: every GPU goes where it shortens the time of jobs most (docs/explanation/policies.md).
+"""The policy goodput: every GPU goes where it shortens jobs most (docs/explanation/policies-speed.md).
 
 Goodput is that of Pollux (Qiao et al., OSDI 2021, section 3): work per second, at the best batch, as far as a
 job has found that out. In each round a multiple-choice knapsack gives every job one of the sizes that it

@@ -1,5 +1,5 @@
 """The first policy: every elastic job gets all workers that it may have, in even shares
-(docs/explanation/policies.md)."""
+(docs/explanation/policies-greedy.md)."""
 
 from __future__ import annotations
 

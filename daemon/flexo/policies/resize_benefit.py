@@ -20,7 +20,7 @@ from flexo_protos.resources import Amount
 
 PAUSE_S: Final = 0.09
 """Seconds that a job stands still at a resize, as `make bench-runtime` measured with 11.8 million parameters
-(docs/explanation/resize.md). The pause grows with the model."""
+(docs/evidence/resize-cost.md). The pause grows with the model."""
 START_S: Final = 6.3
 """Seconds until new workers can train, by the same measurement."""
 

@@ -219,7 +219,7 @@ EXPERIMENTS = (
 HALF_AN_HOUR = 30.0
 LITERAL_K_MAX = 5
 """The value that sections IV-D to IV-F fit if k_max is the same in the rates and for a job
-(docs/evidence/papers.md)."""
+(docs/evidence/papers-ibm.md)."""
 
 
 def _experiments(run: Run, seeds: Sequence[int]) -> Table:

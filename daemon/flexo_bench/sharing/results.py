@@ -19,7 +19,7 @@ MOST_WIDTH = 0.01
 MOST_OVERHEAD = 0.005
 TRIM, GROWTH = "trim_ms", "growth_ms"
 MEMORY_GOALS = (("16 GB of cache back in 17 ms", TRIM, 17.0), ("growth by 16 GB in 115 ms", GROWTH, 115.0))
-"""Goals of docs/howto/sharing.md: in words, the measured thing, and its bound."""
+"""Goals of docs/evidence/sharing.md: in words, the measured thing, and its bound."""
 LEAST_STEPS = 100
 """Fewer steps have no 99th percentile."""
 

@@ -1,6 +1,6 @@
 """Format `own`: flexo's own, a CSV file that is easy to write by hand; `flexo simulate --write` writes it.
 
-docs/howto/simulate.md has its columns. Lines that begin with # are skipped.
+docs/reference/traces.md has its columns. Lines that begin with # are skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a dump of sacct: every run of a GPU job in Slurm's accounting, with the times when it waited and ran.
 
-docs/howto/simulate.md has the command that makes the dump. Columns are found by the header, so that another
+docs/howto/what-if.md has the command that makes the dump. Columns are found by the header, so that another
 order and further columns do no harm. Both --parsable (a | ends the line) and --parsable2 are read. sacct
 quotes nothing: JobName, which may hold a |, is understood if it is the last column.
 """
@@ -19,7 +19,7 @@ from flexo_simulation.formats.reading import NO_GPUS, NO_TIME, ReadOptions, Siev
 from flexo_simulation.formats.rows import Row, columns_of, row_of
 from flexo_simulation.workload import BadLine, Workload
 
-_HINT: Final = "ask for it with sacct --parsable2 --format=... as docs/howto/simulate.md has it"
+_HINT: Final = "ask for it with sacct --parsable2 --format=... as docs/howto/what-if.md has it"
 _ONE_OF: Final = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed", "End"))
 _ENDLESS: Final = frozenset({"RUNNING", "SUSPENDED", "RESIZING", "STAGE_OUT", "COMPLETING"})
 

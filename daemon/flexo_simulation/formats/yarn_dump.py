@@ -1,6 +1,6 @@
 """Reads what YARN's ResourceManager answers about its applications: each that held GPUs is a run of a job.
 
-docs/howto/simulate.md has the commands that make the dump: the JSON of `GET /ws/v1/cluster/apps`, alone or
+docs/reference/traces.md has the commands that make the dump: the JSON of `GET /ws/v1/cluster/apps`, alone or
 with that of `/nodes`. Several answers may stand one after another. Hadoop before 3.5 repeats a key where 3.5
 prints a list, and prints some numbers as texts: both are read.
 
@@ -26,7 +26,7 @@ from flexo_simulation.workload import BadLine, Workload
 from flexo_yarn.records import GPU
 from flexo_yarn.tags import BASE
 
-_HINT: Final = "make it with flexo yarn history, or as docs/howto/simulate.md has it"
+_HINT: Final = "make it with flexo yarn history, or as docs/reference/traces.md has it"
 _ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 _OUTLIVED: Final = 0.02
 """Containers may run, and count, a little longer than their application: such a part of the average is not

@@ -84,6 +84,6 @@ MEASURED: Final = SlurmTimes(
     part_s=costs.MEASURED.resize_s,
 )
 """Times on a lab whose nodes are one machine: booting, warming up and standing still by `make bench-runtime`
-(docs/explanation/resize.md, 11.8 million parameters), the rest by `make bench-fidelity`
-(docs/howto/simulate.md, seed 1). Intervals are the defaults of Slurm and flexod. The start grows with the
+(docs/evidence/resize-cost.md, 11.8 million parameters), the rest by `make bench-fidelity`
+(docs/evidence/simulator.md, seed 1). Intervals are the defaults of Slurm and flexod. The start grows with the
 model: set your own value."""

@@ -19,7 +19,7 @@ from horovod_elastic.declared import Declared
 from horovod_elastic.worker.state_messages import StatePart
 from horovod_elastic.worker.torch_parts import ModelPart
 
-WAY_OUT = "see flexo.elastic() in docs/explanation/torch.md"
+WAY_OUT = "see flexo.elastic() in docs/howto/declare-state.md"
 """What messages about things that a script can declare end with."""
 _SHARDING = "DTensor", "FullyShardedDataParallel", "DeepSpeedEngine"
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from flexo_bench.sharing import memory, report, results
 from flexo_bench.sharing.results import DUTY, GATE, UNTHROTTLED, Figures, Overhead, Turn
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "sharing.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "evidence" / "sharing.md"
 ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| \d{4}-\d\d-\d\d \| `([0-9a-f]{16})`([^|]*) \|", re.MULTILINE)
 
 

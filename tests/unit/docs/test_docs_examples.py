@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import command_help
 import pytest
+import yaml
 from command_help import CommandHelp
 from written_pages import ROOT, Code, pieces_of_code
 
@@ -41,6 +43,16 @@ def test_flexod_takes_every_configuration_that_is_shown(code: Code) -> None:
 def test_every_script_that_is_shown_is_one_for_bash(code: Code) -> None:
     done = subprocess.run(["bash", "-n"], input=code.text, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("code", named("yaml"), ids=str)
+def test_every_piece_of_yaml_that_is_shown_is_yaml(code: Code) -> None:
+    assert yaml.safe_load(code.text)
+
+
+@pytest.mark.parametrize("code", named("json"), ids=str)
+def test_every_piece_of_json_that_is_shown_is_json(code: Code) -> None:
+    assert json.loads(code.text)
 
 
 @pytest.mark.parametrize("code", named("python"), ids=str)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import command_help
 import parts
 import pytest
 import reference_protos
+import reference_rooms
 import reference_states
 import settings_help
 import yaml
 from command_help import CommandHelp
+from markdown_text import cell
 from written_pages import PAGES, ROOT, text_of
 
 from flexo.config import Settings
@@ -94,12 +97,29 @@ def test_comments_of_the_sources_are_on_the_page_of_protocols() -> None:
     assert re.search(r"\| `restart_count` \| uint32 \| 2 \| .*\brequeued\b", text)  # beside a field
 
 
+def test_every_file_of_a_room_is_on_the_page_of_rooms_with_what_it_says_of_itself() -> None:
+    for package in reference_rooms.PACKAGES:
+        text = parts.all_parts()[f"rooms of {package}"]
+        for path in (ROOT / package).rglob("*.py"):
+            if path.stat().st_size and not path.stem.endswith(("_pb2", "_pb2_grpc")):
+                folder = path.parent.relative_to(ROOT).as_posix()
+                section = text.split(f"### {folder}\n")[1].split("\n### ")[0]
+                assert f"| `{path.name}` | {cell(reference_rooms.first_sentence(path))} |" in section
+
+
+def test_a_file_that_says_nothing_of_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_rooms, "ROOT", tmp_path)
+    (tmp_path / "mute.py").write_text("x = 1\n")
+    with pytest.raises(reference_rooms.SaysNothing, match=r"mute\.py has no docstring"):
+        reference_rooms.first_sentence(tmp_path / "mute.py")
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.of)
-def test_every_state_and_transition_of_a_job_is_on_the_page_of_its_architecture(
+def test_every_state_and_transition_of_a_job_is_on_the_page_of_states(
     table: Table[Any, Any],
 ) -> None:
     name = f"states of {table.of}"
-    assert f"<!-- generated: {name} -->" in text_of("docs/explanation/architecture.md")
+    assert f"<!-- generated: {name} -->" in text_of("docs/reference/job-states.md")
     text = parts.all_parts()[name]
     transitions = list(table.transitions())
     for state, event, then in transitions:

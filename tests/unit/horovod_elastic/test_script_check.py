@@ -211,7 +211,7 @@ STREAM = "class Lines(torch.utils.data.IterableDataset):\n    pass\nlines = Line
 def test_the_way_out_by_a_declaration_is_named(tmp_path: Path) -> None:
     for text in (LOOP.format(setup=STREAM, body="pass"), "import torch"):
         finding = the_one(checked(tmp_path, text))
-        assert says(finding.what, "flexo.elastic(...)", "docs/explanation/torch.md")
+        assert says(finding.what, "flexo.elastic(...)", "docs/howto/declare-state.md")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from flexod_told import LENDING, POOL, SHARING, Told
 from flexo.events import KINDS
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "howto" / "monitoring.md"
+DOCS = ROOT / "docs"
+METRICS, KINDS_PAGE = DOCS / "reference" / "metrics.md", DOCS / "reference" / "events.md"
+ALERTS_PAGE = DOCS / "howto" / "monitoring.md"
 DASHBOARD = ROOT / "daemon" / "flexo" / "metrics" / "grafana-dashboard.json"
 ALERTS = ROOT / "daemon" / "flexo" / "metrics" / "alerts.yml"
 WIDTH = 24
@@ -64,22 +66,21 @@ def test_the_page_has_every_metric_with_its_type_labels_and_meaning(told):
         kind = "gauge" if family.type == "info" else family.type
         said = ", ".join(f"`{label}`" for label in labels)
         wanted.add((f"`{name}`", kind, said, family.documentation.removesuffix(".")))
-    shown = {tuple(row) for row in rows(PAGE.read_text(), "| metric | type | labels | what it is |")}
+    shown = {tuple(row) for row in rows(METRICS.read_text(), "| metric | type | labels | what it is |")}
     assert shown == wanted
 
 
 def test_the_page_has_every_kind_of_event():
-    shown = rows(PAGE.read_text(), "| kind | what it says |\n"[:-1])
+    shown = rows(KINDS_PAGE.read_text(), "| kind | what it says |\n"[:-1])
     assert {kind.strip("`"): text for kind, text in shown} == KINDS
 
 
-def test_the_page_has_every_state_and_every_alert(samples):
-    page = PAGE.read_text()
-    for name, states in rows(page, "| metric | states |"):
+def test_the_pages_have_every_state_and_every_alert(samples):
+    for name, states in rows(METRICS.read_text(), "| metric | states |"):
         there = {labels["state"] for labels in samples[name.strip("`")]}
         assert set(re.findall(r"`([a-z ]+)`", states)) == there
     alerts = re.findall(r"- alert: (\w+)", ALERTS.read_text())
-    assert [row[0].strip("`") for row in rows(page, "| alert | what you do |")] == alerts
+    assert [row[0].strip("`") for row in rows(ALERTS_PAGE.read_text(), "| alert | what you do |")] == alerts
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))

@@ -52,8 +52,8 @@ def test_it_never_overcommits_and_always_comes_to_rest(data):
 def test_like_jobs_end_up_even_within_the_granularity_of_satellites(gpus, arrivals):
     """Whoever has two workers more than another has them in satellites that are not worth sharing out anew.
 
-    "Not worth it", as docs/explanation/policies.md says: the poorer job would gain less than a quarter of
-    the satellite.
+    "Not worth it", as docs/explanation/policies-greedy.md says: the poorer job would gain less than a quarter
+    of the satellite.
     """
     nodes = [node(f"n{number}", size) for number, size in enumerate(gpus)]
     world = World([*nodes, node("base", 8, used=8)], [], [])

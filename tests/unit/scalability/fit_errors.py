@@ -1,6 +1,6 @@
 """How far the model of step times is off for applications that were measured: what errors are calibrated by.
 
-Run as a program it prints the table of docs/explanation/scalability.md.
+Run as a program it prints the table of docs/evidence/speeds.md.
 """
 
 from __future__ import annotations

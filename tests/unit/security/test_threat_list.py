@@ -1,4 +1,4 @@
-"""docs/explanation/security.md claims nothing without a test: each threat names some, and all exist."""
+"""docs/evidence/threats.md claims nothing without a test: each threat names some, and all exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[2]
-PAGE = TESTS.parent / "docs" / "explanation" / "security.md"
+PAGE = TESTS.parent / "docs" / "evidence" / "threats.md"
 
 
 def threats() -> list[list[str]]:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.policies.registry import make
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.generate import Recipe, generate
+from flexo_simulation.records import JobRecord
 from flexo_simulation.results import SimulatedRun
+from flexo_simulation.scenario import Scenario
 
 COLUMNS = (
     "JobID",
@@ -86,3 +94,22 @@ def dump_of(outcome: SimulatedRun, gpus_per_node: int) -> str:
             )
         )
     return dump(lines)
+
+
+def _seconds(record: JobRecord) -> int:
+    return int(record.ended_at or 0) - int(record.first_start_at or 0)
+
+
+def sample() -> str:
+    """The dump in examples/site/sacct.txt: jobs as in the Philly trace, on four nodes that backfill them by
+    time limits of twice the time that each job runs."""
+    drawn = generate(Recipe(jobs=600, gpus=32, seed=4, load=1.0, longest_s=86_400))
+    scenario = Scenario((NodeGroup(4, 8),), estimates=Estimates(Mode.LIMIT))
+    alone = simulate(drawn, make("backfill"), scenario)
+    limits_s = {each.job.job_id: 60 * -(-2 * _seconds(each) // 60) for each in alone.records}
+    limited = replace(drawn, jobs=tuple(replace(j, time_limit_s=limits_s[j.job_id]) for j in drawn.jobs))
+    return dump_of(simulate(limited, make("backfill"), scenario), gpus_per_node=8)
+
+
+if __name__ == "__main__":
+    print(sample(), end="")

@@ -326,5 +326,5 @@ def test_a_dump_without_gpus_says_what_slurm_needs_to_count_them(tmp_path):
 
 
 def test_the_columns_of_these_dumps_are_those_that_the_documentation_asks_for():
-    text = (Path(__file__).parents[3] / "docs" / "howto" / "simulate.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "howto" / "what-if.md").read_text()
     assert f"--format={','.join(COLUMNS)}" in text

@@ -187,7 +187,7 @@ def test_nodes_of_the_dump_are_the_cluster_unless_its_size_is_said(read):
         ("Found 3 applications\n", ("dump.json:1: character 1", "no JSON")),
         ("[" * 100_000, ("no JSON that the ResourceManager makes",)),
         ("[1, 2]", ("has no 'apps'",)),
-        ('{"clusterInfo":{}}', ("has no 'apps'", "docs/howto/simulate.md")),
+        ('{"clusterInfo":{}}', ("has no 'apps'", "docs/reference/traces.md")),
         ('{"RemoteException":{"message":"Invalid state"}}', ("an error", "Invalid state")),
         (dump([]) + nodes(-1), ("yarn.io/gpu of a node is -1", "1024")),
         (dump([]) + nodes(True), ("yarn.io/gpu of a node is True",)),

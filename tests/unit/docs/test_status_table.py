@@ -1,0 +1,65 @@
+"""The README's table of what works: its versions are those of the tests, and each row names its tests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import horovod_wheels
+import pytest
+from written_pages import ROOT, text_of
+
+from flexo.clusters.slurm.releases import TESTED
+from flexo_lab.yarn.jars import hadoop_version
+
+HEAD = "| | tested | designed, not run yet | unsupported | kept true by |\n|---|---|---|---|---|\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    what: str
+    tested: str
+    designed: str
+    unsupported: str
+    tests: str
+
+
+def rows() -> dict[str, Row]:
+    """The rows, by their first cell."""
+    table = text_of("README.md").split(HEAD)[1].split("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {row[0]: Row(*row) for row in cells}
+
+
+def test_what_is_tested_is_said_of_all_that_a_reader_asks_for() -> None:
+    assert list(rows()) == ["Scripts", "Frameworks", "GPUs", "Collectives", "Clusters", "Slurm", "Systems"]
+
+
+@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.what)
+def test_each_row_names_tests_that_are_there(row: Row) -> None:
+    named = re.findall(r"`([^`]+)`", row.tests)
+    assert named
+    targets = set(re.findall(r"^([a-z-]+)(?: [a-z-]+)*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for each in named:
+        if each.startswith("make "):
+            assert each.removeprefix("make ") in targets
+        else:
+            assert (ROOT / each).is_file()
+
+
+def test_the_releases_are_those_that_tests_run_on() -> None:
+    pinned = re.search(r'^torch = \["torch==(\d+\.\d+)\.', text_of("pyproject.toml"), re.MULTILINE)
+    assert pinned is not None
+    horovod = horovod_wheels.VERSION.rpartition(".")[0]
+    scripts = rows()["Scripts"].tested
+    assert f"PyTorch {pinned[1]}:" in scripts
+    assert f"Horovod {horovod}:" in scripts
+    assert f"Hadoop {hadoop_version()})" in rows()["Clusters"].tested
+    assert f"[{', '.join(map(str, TESTED))}]" in rows()["Slurm"].tested
+
+
+def test_what_never_ran_on_a_gpu_is_not_called_tested() -> None:
+    """NCCL needs GPUs: as long as its row names stand-ins only, no other row may claim it."""
+    assert all("NCCL" not in row.tested and "real GPUs" not in row.tested for row in rows().values())
