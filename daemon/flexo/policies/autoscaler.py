@@ -5,8 +5,8 @@ of the running and the admitted jobs. Then it shares the remaining GPUs so that 
 largest. A job's speed-up is how many times faster it trains than on one GPU (`scaling_factors`).
 
 The algorithm is figure 4 of Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads" (section
-III-D). docs/evidence/papers-ibm.md compares results. Differences from the figure (1 and 2 correct errors of the
-paper):
+III-D). docs/evidence/papers-ibm.md compares results. Differences from the figure (1 and 2 correct errors of
+the paper):
 
 1. After a job has been admitted, the next waiting job is at the same position of the list. The position
    advances only past a job that does not fit.
