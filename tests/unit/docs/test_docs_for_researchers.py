@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import decision_picture
 import pytest
+import quickstart_recording
 from written_pages import PAGES, ROOT, text_of
 
 from flexo_cli import app
@@ -56,6 +58,11 @@ def test_the_job_script_that_is_shown_is_the_one_that_is_written(folder: Path) -
 
 def test_the_decision_tree_is_the_one_that_its_program_draws() -> None:
     assert decision_picture.FILE.read_text() == decision_picture.picture()
+
+
+def test_the_recording_shows_the_commands_of_its_program() -> None:
+    shown_commands = re.findall(r'class="c"[^>]*>\$ (.*)</text>', quickstart_recording.FILE.read_text())
+    assert tuple(map(html.unescape, shown_commands)) == quickstart_recording.COMMANDS
 
 
 def test_the_decision_tree_and_the_list_below_it_have_as_many_questions() -> None:
