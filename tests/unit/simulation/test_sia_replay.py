@@ -118,8 +118,8 @@ def test_the_artifacts_own_logs_are_replayed_within_one_percent():
     logs = sorted(folder.glob("logs/*/*/workload-*.log")) if "SIA" in os.environ else []
     if not logs:
         pytest.skip(
-            "needs SIA=DIR, Sia's artifact with its simulator's logs in DIR/logs"
-            (docs/evidence/papers-sia.md)"
+            "needs SIA=DIR: the artifact, with the logs of its simulator in DIR/logs"
+            " (docs/evidence/papers-sia.md)"
         )
     for log in logs:
         cluster, trace, number = *log.parts[-3:-1], int(log.stem.removeprefix("workload-"))
