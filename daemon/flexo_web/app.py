@@ -24,9 +24,11 @@ from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
 from flexo_web.explanations import Explanations
 from flexo_web.feed import Client, Feed
+from flexo_web.refusals import RefusalLog
 from flexo_web.security_headers import SecurityHeaders
 from flexo_web.sign_in import SignIn
 from flexo_web.tokens import Viewer
+from flexo_web.trusted_header import TrustedHeader
 from flexo_web.updates import Updates
 from flexo_web.views import MINE, NOW, Address, Views, of_job
 
@@ -41,10 +43,19 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 class Site:
     """All pages on one flexod. It holds nothing that flexod does not tell every user of the cluster."""
 
-    def __init__(self, connect: Callable[[], Daemon], authenticator: Authenticator, url: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Daemon],
+        authenticator: Authenticator,
+        url: str,
+        proxy_header: str = "",
+        refusals: RefusalLog | None = None,
+    ) -> None:
         """`connect`: makes a client of flexod. `authenticator`: verifies users' credentials. `url`: that
-        of the pages."""
+        of the pages. `proxy_header`: where a trusted proxy names the user; "": no proxy is trusted."""
         self._url = url
+        self._proxy_header = proxy_header
+        self._refusals = refusals or RefusalLog()
         self._feed = Feed(Client(connect))
         self._views = Views(Explanations(Client(connect)))
         self._sign_in = SignIn(self._views, authenticator, url)
@@ -68,10 +79,16 @@ class Site:
                 Middleware(SecurityHeaders),
                 # a page of another site must not reach this one under a name of its own (DNS rebinding)
                 Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+                *self._trusted_header(),
                 Middleware(GZipMiddleware, compresslevel=4),
             ],
             lifespan=self._taking_snapshots,
         )
+
+    def _trusted_header(self) -> list[Middleware]:
+        if not self._proxy_header:
+            return []
+        return [Middleware(TrustedHeader, header=self._proxy_header, log=self._refusals)]
 
     @asynccontextmanager
     async def _taking_snapshots(self, app: Starlette) -> AsyncIterator[None]:

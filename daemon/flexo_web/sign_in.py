@@ -1,4 +1,4 @@
-"""How a user of the cluster becomes a viewer: a MUNGE credential, a link that works once, a session."""
+"""How a user of the cluster becomes a viewer: a credential, a link that works once, a session; or a proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from starlette.routing import Route
 
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_web.proxy_socket import came_through_proxy
 from flexo_web.tokens import Tokens, Viewer
+from flexo_web.trusted_header import named_by_proxy
 from flexo_web.views import Views
 
 LINK_S: Final = 300.0
@@ -27,6 +29,7 @@ _VERIFICATIONS: Final = 4
 """The most credentials that are with munged at once."""
 _SEE_OTHER, _UNAUTHORIZED, _FORBIDDEN = 303, 401, 403
 _USED: Final = "This link was used already, or is over."
+_BY_PROXY: Final = "Your site's sign-in let you in here. Sign out there."
 _FOREIGN: Final = "This request came from another site."
 
 
@@ -60,7 +63,9 @@ class SignIn:
         ]
 
     def viewer(self, request: Request) -> Viewer | None:
-        """Whose session the request belongs to; None: nobody's."""
+        """Whose session the request belongs to, or whom the proxy has named for it; None: nobody's."""
+        if came_through_proxy(request.scope):
+            return named_by_proxy(request.scope)
         return self._sessions.holder(request.cookies.get(self._cookie, ""))
 
     def how_to(self, why: str, status: int = _UNAUTHORIZED) -> HTMLResponse:
@@ -109,6 +114,8 @@ class SignIn:
         """End the session."""
         if not _from_own_page(request):
             return self.how_to(_FOREIGN, _FORBIDDEN)
+        if came_through_proxy(request.scope):
+            return self.how_to(_BY_PROXY, 200)
         self._sessions.withdraw(request.cookies.get(self._cookie, ""))
         left = self.how_to("You have signed out.", 200)
         left.delete_cookie(self._cookie, secure=self._secure, httponly=True, samesite="strict")
