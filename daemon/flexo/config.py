@@ -70,6 +70,11 @@ class ServiceSettings(Section):
         tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
     ] = ()
     """Users who may scale any job, besides root and the account that flexod runs as."""
+    readers: Annotated[
+        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["flexo-web"]')
+    ] = ()
+    """Users from whom flexod hides nothing where the cluster hides jobs (Slurm's `PrivateData`), besides
+    administrators and Slurm's own Operators."""
     munge_socket: Annotated[AbsolutePath | None, Allowed("the absolute path of munged's socket")] = None
     """munged's socket, where it is not libmunge's default (Slurm's `AuthInfo=socket=`)."""
 
