@@ -24,6 +24,7 @@ from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
 from flexo_web.explanations import Explanations
 from flexo_web.feed import Client, Feed
+from flexo_web.openid import OpenId
 from flexo_web.refusals import RefusalLog
 from flexo_web.security_headers import SecurityHeaders
 from flexo_web.sign_in import SignIn
@@ -50,15 +51,17 @@ class Site:
         url: str,
         proxy_header: str = "",
         refusals: RefusalLog | None = None,
+        openid: OpenId | None = None,
     ) -> None:
         """`connect`: makes a client of flexod. `authenticator`: verifies users' credentials. `url`: that
-        of the pages. `proxy_header`: where a trusted proxy names the user; "": no proxy is trusted."""
+        of the pages. `proxy_header`: where a trusted proxy names the user; "": no proxy is trusted.
+        `openid`: signs visitors in; None: no provider does."""
         self._url = url
         self._proxy_header = proxy_header
         self._refusals = refusals or RefusalLog()
         self._feed = Feed(Client(connect))
         self._views = Views(Explanations(Client(connect)))
-        self._sign_in = SignIn(self._views, authenticator, url)
+        self._sign_in = SignIn(self._views, authenticator, url, openid=openid, refusals=self._refusals)
         self._updates = Updates(self._feed, self._views)
         self._being_made: Counter[int] = Counter()
 
@@ -104,7 +107,7 @@ class Site:
         async def show(request: Request) -> Response:
             viewer = self._sign_in.viewer(request)
             if viewer is None:
-                return self._sign_in.how_to(_NOT_SIGNED_IN)
+                return self._sign_in.entrance(request)
             if self._being_made[viewer.uid] >= _PAGES_OF_A_USER:
                 text = f"too many requests at once: {_PAGES_OF_A_USER} of a user are allowed"
                 return PlainTextResponse(text, _TOO_MANY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import pwd
 import re
@@ -18,12 +19,15 @@ import uvicorn
 from flexo_cli.connection import Daemon, Unreachable, find_address
 from flexo_protos import web_login
 from flexo_protos.credentials import NotAuthentic, new_authenticator
+from flexo_protos.installing import how_to_install
 from flexo_web.app import Site
+from flexo_web.openid import OpenId, Provider
 from flexo_web.proxy_socket import Proxy, listening, protocol_for
 from flexo_web.refusals import RefusalLog
 
 _FAILED, _USAGE = 1, 2
 _HEADER: Final = "X-Remote-User"
+_CLAIM: Final = "preferred_username"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 _CONNECTIONS: Final = 2000
 _LAST_ANSWERS_S: Final = 2
@@ -38,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         url = web_login.checked(options.url)
         host, port = _endpoint(options.listen)
         proxy = _proxy(options)
+        openid = _openid(options, url)
     except ValueError as error:
         _end(f"flexo-web: {error}", _USAGE)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -47,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (NotAuthentic, Unreachable) as error:
         _end(f"flexo-web: {error}", _FAILED)
     refusals = RefusalLog()
-    site = Site(lambda: Daemon(address), authenticator, url, proxy.header if proxy else "", refusals)
+    header = proxy.header if proxy else ""
+    site = Site(lambda: Daemon(address), authenticator, url, header, refusals, openid)
     with ExitStack() as open_sockets:
         sockets = [open_sockets.enter_context(each) for each in _sockets(host, port, proxy)]
         through = f", and at {proxy.socket} for uid {proxy.uid}" if proxy else ""
@@ -111,7 +117,51 @@ def make_parser() -> argparse.ArgumentParser:
         default=_HEADER,
         help="the header in which the proxy names the user; else %(default)s",
     )
+    openid = parser.add_argument_group("a provider of OpenID Connect (off by default)")
+    openid.add_argument("--openid-issuer", metavar="URL", help="the provider's issuer")
+    openid.add_argument("--openid-client", metavar="ID", help="the id of flexo-web at the provider")
+    openid.add_argument(
+        "--openid-secret-file",
+        metavar="FILE",
+        type=Path,
+        help="flexo-web's password there",
+    )
+    openid.add_argument(
+        "--openid-claim",
+        metavar="NAME",
+        default=_CLAIM,
+        help="the claim that has the name of the user's account; else %(default)s",
+    )
     return parser
+
+
+def _openid(options: argparse.Namespace, url: str) -> OpenId | None:
+    """The client of the provider; None: there is none. Raises ValueError."""
+    if options.openid_issuer is None and options.openid_client is None:
+        return None
+    if options.openid_issuer is None or options.openid_client is None:
+        raise ValueError("--openid-issuer and --openid-client go together")
+    if importlib.util.find_spec("jwt") is None:
+        raise ValueError(
+            f"OpenID Connect needs PyJWT, which is not installed here. {how_to_install('openid')}"
+        )
+    secret = _secret(options.openid_secret_file) if options.openid_secret_file else ""
+    return OpenId(Provider(options.openid_issuer, options.openid_client, secret, options.openid_claim), url)
+
+
+def _secret(path: Path) -> str:
+    """The text in a file that nobody but this account and root can read. Raises ValueError."""
+    try:
+        with path.open() as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--openid-secret-file {path}: {error}") from error
+    if mode & 0o077:
+        raise ValueError(f"--openid-secret-file {path}: others can read it: chmod 600 {path}")
+    if not text:
+        raise ValueError(f"--openid-secret-file {path}: it is empty")
+    return text
 
 
 def _proxy(options: argparse.Namespace) -> Proxy | None:

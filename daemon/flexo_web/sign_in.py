@@ -15,7 +15,10 @@ from starlette.routing import Route
 
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_web.openid import OpenId
+from flexo_web.openid_entrance import BEGIN_PATH, OpenIdEntrance
 from flexo_web.proxy_socket import came_through_proxy
+from flexo_web.refusals import RefusalLog
 from flexo_web.tokens import Tokens, Viewer
 from flexo_web.trusted_header import named_by_proxy
 from flexo_web.views import Views
@@ -28,6 +31,7 @@ _SESSIONS_OF_A_USER: Final = 20
 _VERIFICATIONS: Final = 4
 """The most credentials that are with munged at once."""
 _SEE_OTHER, _UNAUTHORIZED, _FORBIDDEN = 303, 401, 403
+_NOT_SIGNED_IN: Final = "You are not signed in."
 _USED: Final = "This link was used already, or is over."
 _BY_PROXY: Final = "Your site's sign-in let you in here. Sign out there."
 _FOREIGN: Final = "This request came from another site."
@@ -42,8 +46,11 @@ class SignIn:
         authenticator: Authenticator,
         url: str,
         clock: Callable[[], float] = time.monotonic,
+        openid: OpenId | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
-        """`url`: under which people open the pages; links begin with it."""
+        """`url`: under which people open the pages; links begin with it. `openid`: signs visitors in; None:
+        no provider does."""
         self._views = views
         self._authenticator = authenticator
         self._url = url
@@ -52,6 +59,9 @@ class SignIn:
         self._secure = urlsplit(url).scheme == "https"
         self._cookie = "__Host-flexo" if self._secure else "flexo"
         self._verifying = asyncio.Semaphore(_VERIFICATIONS)
+        self._openid = openid and OpenIdEntrance(
+            openid, self._link_for, self.how_to, refusals or RefusalLog(), secure=self._secure
+        )
 
     def routes(self) -> list[Route]:
         """The routes to come in and to go."""
@@ -60,6 +70,7 @@ class SignIn:
             Route("/enter/{token:str}", self._ask_to_enter),
             Route("/enter/{token:str}", self._enter, methods=["POST"]),
             Route("/leave", self._leave, methods=["POST"]),
+            *(self._openid.routes() if self._openid else ()),
         ]
 
     def viewer(self, request: Request) -> Viewer | None:
@@ -72,6 +83,15 @@ class SignIn:
         """The page that says how to sign in."""
         return HTMLResponse(self._views.sign_in(why, None), status)
 
+    def entrance(self, request: Request) -> Response:
+        """The answer to somebody who has opened a page without a session: the provider, or how to sign in."""
+        if self._openid and not came_through_proxy(request.scope):
+            return RedirectResponse(BEGIN_PATH, _SEE_OTHER)
+        return self.how_to(_NOT_SIGNED_IN)
+
+    def _link_for(self, viewer: Viewer) -> str:
+        return f"{self._url}/enter/{self._links.issue(viewer)}"
+
     async def _make_link(self, request: Request) -> Response:
         """A link for the user whose credential the request carries: the command `flexo web` asks for it."""
         credential, purpose = request.headers.get(METADATA_KEY, ""), web_login.purpose(self._url)
@@ -81,8 +101,7 @@ class SignIn:
         except NotAuthentic as error:
             return JSONResponse({"error": str(error)}, _UNAUTHORIZED)
         viewer = Viewer(caller.uid, await asyncio.to_thread(_account, caller.uid))
-        link = f"{self._url}/enter/{self._links.issue(viewer)}"
-        return JSONResponse({"link": link, "user": viewer.name, "expires_in_s": LINK_S})
+        return JSONResponse({"link": self._link_for(viewer), "user": viewer.name, "expires_in_s": LINK_S})
 
     async def _ask_to_enter(self, request: Request) -> Response:
         """A button: programs that open links to preview them must not use a link up."""

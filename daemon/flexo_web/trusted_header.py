@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pwd
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,18 +11,15 @@ from typing import Final
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from flexo_web.accounts import NoAccount, viewer_named
 from flexo_web.proxy_socket import came_through_proxy
 from flexo_web.refusals import RefusalLog
 from flexo_web.tokens import Viewer
 
 NAMED_FOR_S: Final = 600.0
 """How long a request may last. An open page then asks again, and the proxy says again who the user is."""
-_ACCOUNT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-"""The names that are looked up. Digits alone could be taken for a uid."""
 _NAMED: Final = "named_by_proxy"
 _FORBIDDEN: Final = 403
-_SHOWN: Final = 80
-"""The most characters of a refused name that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +76,7 @@ class TrustedHeader:
         """The account that the proxy names. Raises _Refused unless it is exactly one ordinary account."""
         if len(said) != 1:
             raise _Refused(f"the proxy sent {len(said)} headers {self._header}: exactly one is allowed")
-        name = said[0].decode("latin-1")
-        if not _ACCOUNT.fullmatch(name):
-            raise _Refused(f"{self._header}: {name[:_SHOWN]!a} is not the name of one account")
         try:
-            uid = pwd.getpwnam(name).pw_uid
-            own = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            raise _Refused(f"{self._header}: this host has no account '{name}'") from None
-        if uid == 0:
-            raise _Refused(f"{self._header}: '{name}' is root, and no proxy signs root in")
-        return Viewer(uid, own)
+            return viewer_named(said[0].decode("latin-1"))
+        except NoAccount as error:
+            raise _Refused(f"{self._header}: {error}") from error

@@ -22,7 +22,7 @@ from flexod_double import FlexodDouble, SayingWho, client_of, serving
 from signed_in import URL, until
 
 from flexo_protos.web_login import purpose
-from flexo_web import process, trusted_header
+from flexo_web import accounts, process, trusted_header
 from flexo_web.app import Site
 from flexo_web.proxy_socket import Proxy, listening, overflow_uid
 from flexo_web.refusals import RefusalLog
@@ -159,7 +159,7 @@ def test_a_user_whom_the_host_does_not_know_is_refused_and_logged(web: Served) -
 def test_root_is_refused_under_any_name_of_uid_0(web: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert web.by_proxy("root")[0] == 403
     toor = pwd.struct_passwd(("toor", "x", 0, 0, "", "/", "/bin/sh"))
-    monkeypatch.setattr(trusted_header.pwd, "getpwnam", lambda name: toor)
+    monkeypatch.setattr(accounts.pwd, "getpwnam", lambda name: toor)
     assert web.by_proxy("toor")[0] == 403
     assert all("is root" in line for line in web.refusals)
     assert len(web.refusals) == 2
