@@ -10,9 +10,11 @@ from typing import Final
 
 from markupsafe import Markup
 
+from flexo_cli.live.picture import Picture
 from flexo_web.explanations import Explanations
 from flexo_web.feed import Snapshot
 from flexo_web.pages import JobPage, Mine, Now, job_page, mine_page, now_page
+from flexo_web.privacy import explained_to, seen_by, sees_all
 from flexo_web.rendering import environment
 from flexo_web.tokens import Viewer
 
@@ -78,11 +80,12 @@ class Views:
     async def content(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
         """What `viewer` sees at `address`."""
         if address.job_id:
-            return await self._job(address, snapshot)
+            return await self._job(address, snapshot, viewer)
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        key = address, viewer.name if address == MINE else ""
+        shared = address != MINE and sees_all(snapshot.picture, viewer)
+        key = address, "" if shared else viewer.name
         known = self._rendered.get(key)
         if known is None:
             known = self._rendered[key] = self._of_snapshot(address, snapshot, viewer)
@@ -104,23 +107,26 @@ class Views:
         return self._templates.get_template("enter.html").render(why=why, viewer=viewer)
 
     def _of_snapshot(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
-        picture = snapshot.picture
+        picture = None if snapshot.picture is None else seen_by(snapshot.picture, viewer)
         page: Now | Mine | None = None
         if picture is not None:
             page = mine_page(picture, viewer.name) if address == MINE else now_page(picture)
         template = "mine.html" if address == MINE else "now.html"
-        return Content(self._banners(snapshot), self._main(template, page, viewer.name))
+        return Content(self._banners(snapshot, picture), self._main(template, page, viewer.name))
 
-    async def _job(self, address: Address, snapshot: Snapshot) -> Content:
-        explained = await self._explanations.of(address.job_id)
-        page = job_page(snapshot.picture, address.job_id, explained, self._clock())
-        return Content(self._banners(snapshot), self._main("job.html", page, ""), found=not page.unknown)
+    async def _job(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
+        picture = None if snapshot.picture is None else seen_by(snapshot.picture, viewer)
+        said = await self._explanations.of(address.job_id)
+        explained = explained_to(said, address.job_id, snapshot.picture, viewer)
+        page = job_page(picture, address.job_id, explained, self._clock())
+        return Content(
+            self._banners(snapshot, picture), self._main("job.html", page, ""), found=not page.unknown
+        )
 
     def _main(self, template: str, page: Now | Mine | JobPage | None, user: str) -> Markup:
         return Markup(self._templates.get_template(template).render(page=page, user=user))
 
-    def _banners(self, snapshot: Snapshot) -> Markup:
-        picture = snapshot.picture
+    def _banners(self, snapshot: Snapshot, picture: Picture | None) -> Markup:
         return Markup(
             self._templates.get_template("banners.html").render(
                 away=snapshot.away,
