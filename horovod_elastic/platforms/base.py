@@ -70,7 +70,7 @@ class GrantedWorkers:
     time_limit_s: int
     start_within_s: int
     qos: str = ""
-    """QOS of the satellite; "": the user's own default."""
+    """QOS of the satellite; "": that of the base."""
     signature: bytes = b""
     """flexod's signature, for a flexod that does not know the grant."""
     shared_gpus: tuple[Devices, ...] = ()

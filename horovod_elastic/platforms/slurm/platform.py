@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from horovod_elastic.job_plan import BaseJob, JobPlan, Site
 from horovod_elastic.platforms.base import Allocation
 from horovod_elastic.platforms.slurm import environment as environments
 from horovod_elastic.platforms.slurm import preemption
 from horovod_elastic.platforms.slurm.commands import ask_patiently
+from horovod_elastic.platforms.slurm.inherited import satellite_options
 from horovod_elastic.platforms.slurm.job_control import SlurmJobControl
 
 
@@ -27,7 +29,10 @@ class SlurmPlatform:
 
     def base_job(self) -> BaseJob:
         """The Slurm job whose batch script this process is."""
-        return environments.base_job(environments.with_recorded_range(self._environment))
+        base = environments.base_job(environments.with_recorded_range(self._environment))
+        if not base.elastic:
+            return base
+        return replace(base, satellite_options=satellite_options(base.job_id, self._environment))
 
     def site(self) -> Site:
         """Slurm's own configuration."""
