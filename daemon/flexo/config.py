@@ -38,10 +38,9 @@ from flexo.sections import AbsolutePath, Allowed, KindSection, Section, absolute
 from flexo.sharing.settings import SharingSettings
 from flexo.trusted_file import NotTrusted, read_trusted
 from flexo_protos import lease_place
+from flexo_protos.flexods import DEFAULT_ADDRESS
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
-DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
-"""Beside Slurm's own 6817 to 6820."""
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([1-9]\d{0,4})$"
 
 
