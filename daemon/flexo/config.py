@@ -32,6 +32,7 @@ from flexo.clusters import registry as registry_of_kinds
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.loaning.settings import LoaningSettings
+from flexo.notices.settings import NoticesSettings
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
 from flexo.sections import AbsolutePath, Allowed, KindSection, Section, absolute, as_tuple, host_and_port
@@ -411,6 +412,7 @@ class Settings(Section):
     event_store: EventStoreSettings = EventStoreSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+    notices: NoticesSettings = NoticesSettings()
 
     _renamed: tuple[str, ...] = PrivateAttr(())
 
