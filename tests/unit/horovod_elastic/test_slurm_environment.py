@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from horovod_elastic.job_plan import Site
-from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.base import NotInAJob, with_satellite_options
 from horovod_elastic.platforms.slurm import commands, environment
 from horovod_elastic.platforms.slurm.commands import clean_environment
 from horovod_elastic.platforms.slurm.environment import allocation, base_job, with_recorded_range
@@ -294,6 +294,12 @@ def test_what_matters_of_the_clusters_configuration_is_read(
     assert SlurmPlatform({}).site() == Site(binds, reach_all, "head")
 
 
+def told(environment: dict[str, str]) -> tuple[str, ...]:
+    """The options that satellites of the job repeat."""
+    platform = SlurmPlatform(environment)
+    return with_satellite_options(platform.base_job(), platform).satellite_options
+
+
 @pytest.mark.parametrize(
     ("said", "options"),
     [
@@ -308,12 +314,12 @@ def test_qos_excluded_nodes_and_constraint_of_the_base_are_its_satellites_too(
 ) -> None:
     monkeypatch.setattr(commands, "ask", lambda command, environment: f"{said}\n")
     elastic = {**ONE_NODE, "FLEXO_ELASTIC": "2-8"}
-    assert SlurmPlatform(elastic).base_job().satellite_options == options
+    assert told(elastic) == options
 
 
 def test_slurm_is_not_asked_about_a_job_that_never_has_satellites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "ask", lambda *_: pytest.fail("Slurm was asked"))
-    assert SlurmPlatform({**ONE_NODE, "FLEXO_ELASTIC": "2-2"}).base_job().satellite_options == ()
+    assert told({**ONE_NODE, "FLEXO_ELASTIC": "2-2"}) == ()
 
 
 @pytest.mark.parametrize("said", ["", "normal|(null)", "a|b|c\nd|e|f"])
@@ -322,7 +328,7 @@ def test_a_request_that_cannot_be_read_is_an_error_and_not_dropped(
 ) -> None:
     monkeypatch.setattr(commands, "ask", lambda command, environment: f"{said}\n")
     with pytest.raises(NotInAJob, match="excluded nodes"):
-        SlurmPlatform({**ONE_NODE, "FLEXO_ELASTIC": "2-8"}).base_job()
+        told({**ONE_NODE, "FLEXO_ELASTIC": "2-8"})
 
 
 SCONTROL = """#!/bin/sh
