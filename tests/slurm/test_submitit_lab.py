@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "submitit" / "submit_digits.p
 @pytest.mark.thorough
 def test_a_job_of_submitit_grows_and_returns_its_result(lab: Lab) -> None:
     folder = lab.scratch / "submitit"
-    options = ["--elastic=1-4", "--epochs=3", "--pause=0.2", f"--folder={folder}"]
+    options = ["--elastic=1-4", "--epochs=12", "--pause=0.2", f"--folder={folder}"]
     done = lab.run([sys.executable, str(EXAMPLE), *options], timeout=280)
     first, *_, last = done.stdout.splitlines()
     assert first.startswith("job ")
