@@ -35,7 +35,7 @@ from horovod_elastic.leader.membership.commands import Command, Dismiss
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.roster import Running
 from horovod_elastic.platforms import registry
-from horovod_elastic.platforms.base import NotInAJob, Platform
+from horovod_elastic.platforms.base import NotInAJob, Platform, with_satellite_options
 from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
@@ -158,7 +158,7 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
     port = LeaderPort(address, new_authenticator())
     with LeaseServer(address, new_authenticator()) as lease_server:
         place = LeasePlace(Kind.RUN, (lease_server.endpoint,))
-        plan = JobPlan(base, site, "", daemon, str(place))
+        plan = JobPlan(with_satellite_options(base, platform), site, "", daemon, str(place))
         lease = open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
         election = Election(lease, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
         election.follow()  # returns at once, because nobody else knows of this lease yet

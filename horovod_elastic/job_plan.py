@@ -68,6 +68,8 @@ class BaseJob:
     """Whether the base has no workers, and all of them are in satellites (--elastic-opportunistic)."""
     cohost: bool = False
     """Whether the job lets opportunistic jobs use its GPUs (--elastic-cohost)."""
+    satellite_options: tuple[str, ...] = ()
+    """The parts of the base's own request that its satellites repeat, as options of the cluster's command."""
 
     @property
     def elastic(self) -> bool:
@@ -117,7 +119,7 @@ class JobPlan:
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
         if self.base.unit == 1:  # older releases know no units
             del fields["base"]["unit"]
-        for word in ("opportunistic", "cohost"):  # nor shared GPUs
+        for word in ("opportunistic", "cohost", "satellite_options"):  # nor shared GPUs, nor options
             if not fields["base"][word]:
                 del fields["base"][word]
         return json.dumps(fields, separators=(",", ":"))
@@ -130,8 +132,11 @@ def from_text(text: str) -> JobPlan:
         base = fields.pop("base")
         base["job_id"] = wire.job_id(base["job_id"])
         shape, nodes = _shape_of(**base.pop("shape")), tuple(BaseNode(**node) for node in base.pop("nodes"))
+        options = tuple(map(str, base.pop("satellite_options", ())))
         return JobPlan(
-            base=BaseJob(**base, shape=shape, nodes=nodes), site=Site(**fields.pop("site")), **fields
+            base=BaseJob(**base, shape=shape, nodes=nodes, satellite_options=options),
+            site=Site(**fields.pop("site")),
+            **fields,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"'{text[:200]}' is no job's plan: {error!r}") from error

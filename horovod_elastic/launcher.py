@@ -50,6 +50,7 @@ from horovod_elastic.platforms.base import (
     NotInAJob,
     Platform,
     Refused,
+    with_satellite_options,
 )
 from horovod_elastic.trace import say, say_error
 from horovod_elastic.worker.ddp import rates
@@ -282,7 +283,7 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")
     with _parked_state(base), lease_place(base, address) as place:
         plan = JobPlan(
-            base=base,
+            base=with_satellite_options(base, platform),
             site=site,
             output=platform.output_path(base.job_id),
             daemon=daemon or "",

@@ -37,6 +37,9 @@ elastic.config = {
   max_workers = nil,
   -- Whether an elastic job may do without GPUs.
   allow_cpu_only = false,
+  -- Licences that a job takes once, however many workers it has, such as { "scratch" } for a file system: an elastic
+  -- job may ask for these. The base holds them, and satellites take none. Elastic jobs with other licences are refused.
+  job_licenses = {},
 }
 
 local NUMBER_MAX = 999999999 -- as in range.h
@@ -47,6 +50,7 @@ local EXAMPLE = "sbatch -n %d --gpus-per-task=1 %s ..." -- with tasks and option
 local OPPORTUNISTIC_EXAMPLE = "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=%s ..."
 local AUTO = ",auto"
 local SPARE = "spare" -- the GRES of gres.conf (Name=spare)
+local PYXIS_IMAGE = "^_SLURM_SPANK_OPTION_pyxis_container_image=(.*)$" -- how sbatch passes --container-image on
 
 -- An error raised with refuse() is a message for the user; every other error is a fault of this file.
 local function refuse(format, ...)
@@ -358,6 +362,50 @@ local function opportunistic_workers(job_desc, asked)
   return workers
 end
 
+-- The container that the job asks to start in, as its option; nil: none.
+local function container_of(job_desc)
+  if (job_desc.container or "") ~= "" then
+    return "--container=" .. job_desc.container
+  end
+  for _, line in pairs((job_desc.spank_job_env_size or 0) > 0 and job_desc.spank_job_env or {}) do
+    local image = line:match(PYXIS_IMAGE)
+    if image then
+      return "--container-image=" .. image
+    end
+  end
+  return nil
+end
+
+-- Whether the job can ever have satellites.
+local function has_satellites(workers, opportunistic)
+  return opportunistic or workers.max > workers.min
+end
+
+-- Refuses requests that satellites cannot repeat. What they do repeat is read when the job starts
+-- (horovod_elastic/platforms/slurm/inherited.py). `request`: a job's request, or the changes to one.
+local function check_inherited(request)
+  local features, reservation = request.features or "", request.reservation or ""
+  if features:find("[%[%]*]") then
+    refuse("--constraint=%s is about several nodes together, and a satellite has one node; allowed for an elastic "
+      .. "job are features joined with & or |, such as --constraint='a100&ib'", shown(features))
+  elseif reservation ~= "" then
+    refuse("--reservation=%s: an elastic job grows outside of reservations, because flexod grants no reserved nodes; "
+      .. "leave out --reservation, or submit a job that is not elastic", shown(reservation))
+  end
+  for license in (request.licenses or ""):gmatch("[^,;|%s]+") do
+    if not contains(elastic.config.job_licenses, license:match("^[^:*]*")) then
+      refuse("--licenses=%s: every satellite of an elastic job would take the licence again, and Slurm does not "
+        .. "preempt satellites for a licence; submit a job that is not elastic. An administrator can name licences "
+        .. "that a job takes once (job_licenses in job_submit_elastic.lua)", shown(license))
+    end
+  end
+  local container = container_of(request)
+  if container then
+    refuse("%s: the satellites of an elastic job would start outside of this container; leave the option out, or "
+      .. "submit a job that is not elastic", shown(container))
+  end
+end
+
 local function make_token(workers, asked, batch)
   local opportunistic = asked.opportunistic and (workers.has_word and ";opportunistic=auto" or ";opportunistic") or ""
   return TOKEN_MARK .. "workers=" .. workers.text .. opportunistic .. (asked.fungible and ";fungible" or "")
@@ -500,6 +548,9 @@ local function check_asked(job_desc, names, asked)
   end
   local workers = asked.opportunistic and opportunistic_workers(job_desc, asked)
     or asked.elastic and elastic_workers(job_desc, asked) or cohost_workers(job_desc)
+  if has_satellites(workers, asked.opportunistic) then
+    check_inherited(job_desc)
+  end
   if (job_desc.admin_comment or ""):find(TOKEN_MARK, 1, true) then
     refuse("the job's AdminComment has a flexo token already; it is flexo's to write")
   end
@@ -566,6 +617,10 @@ function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
     if changed then
       refuse("%s of an elastic job cannot be changed: the ordinary request is its minimum; cancel it and submit anew",
         changed)
+    end
+    local low, high = token:match("workers=(%d+)%-(%d+)")
+    if low and has_satellites({ min = tonumber(low), max = tonumber(high) }, token:find(";opportunistic", 1, true)) then
+      check_inherited(job_desc)
     end
     local any_type = token:find(";fungible", 1, true) or token:find(";heterogeneous", 1, true)
     local open = any_type and elastic.config.borrowed_partition or nil

@@ -32,16 +32,16 @@ from flexo.clusters import registry as registry_of_kinds
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.loaning.settings import LoaningSettings
+from flexo.notices.settings import NoticesSettings
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
 from flexo.sections import AbsolutePath, Allowed, KindSection, Section, absolute, as_tuple, host_and_port
 from flexo.sharing.settings import SharingSettings
 from flexo.trusted_file import NotTrusted, read_trusted
 from flexo_protos import lease_place
+from flexo_protos.flexods import DEFAULT_ADDRESS
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
-DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
-"""Beside Slurm's own 6817 to 6820."""
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([1-9]\d{0,4})$"
 
 
@@ -420,6 +420,7 @@ class Settings(Section):
     event_store: EventStoreSettings = EventStoreSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+    notices: NoticesSettings = NoticesSettings()
 
     _renamed: tuple[str, ...] = PrivateAttr(())
 

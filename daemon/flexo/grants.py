@@ -35,6 +35,7 @@ from flexo.model.elastic import (
     SatelliteReport,
     SatelliteState,
 )
+from flexo.model.node_filter import NodeFilter
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import held_by
 from flexo_protos.resources import Resources
@@ -605,6 +606,7 @@ class GrantLedger:
                 rest_until=self._aggregator_backoffs.job_until(base.key),
                 last_change_at=self._aggregators_changed_at.get(base.key, 0.0),
             ),
+            node_filter=NodeFilter(base.features, base.excluded_nodes),
         ).with_grants(grants)
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:

@@ -59,6 +59,24 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
     }
 
 
+def waiting_as_json(job: admin_pb2.WaitingJob) -> dict[str, Json]:
+    """One pending job of `flexo jobs`."""
+    return {
+        "job_id": job.job_id,
+        "restart_count": job.restart_count,
+        "name": job.name or None,
+        "user": job.user,
+        "account": job.account or None,
+        "partition": job.partition or None,
+        "min": job.min,
+        "max": job.max,
+        "reason": job.reason or None,
+        "waits_for": job.waits_for or None,
+        "submitted_at": job.submitted_at or None,
+        "starts_at": job.starts_at or None,
+    }
+
+
 def _grant_as_json(grant: admin_pb2.GrantView) -> dict[str, Json]:
     return {
         "grant_id": grant.grant_id,

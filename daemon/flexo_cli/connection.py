@@ -102,9 +102,7 @@ def find_address(option: str | None) -> Address:
 
 
 def _default_address(why: str) -> Address:
-    from flexo.config import DEFAULT_ADDRESS  # imported here because the import takes a tenth of a second
-
-    return Address(DEFAULT_ADDRESS, f"the default; {why}")
+    return Address(flexods.DEFAULT_ADDRESS, f"the default; {why}")
 
 
 class Daemon:

@@ -15,14 +15,16 @@ _MOST_NODES = 3
 """The most nodes of Aggregators that a table names for each job."""
 
 
-def job_name(job: admin_pb2.ElasticJob) -> str:
+def job_name(job: admin_pb2.ElasticJob | admin_pb2.WaitingJob) -> str:
     """The job's id: ``17``, or ``17.r1`` after a restart."""
     return f"{job.job_id}.r{job.restart_count}" if job.restart_count else str(job.job_id)
 
 
 class ShownState(enum.StrEnum):
-    """The states of a running elastic job that people are shown."""
+    """The states of an elastic job that people are shown."""
 
+    PENDING = "pending"
+    """Its base waits in the cluster's queue."""
     SUSPENDED = "suspended"
     NO_LEADER = "no leader"
     BUSY = "busy"
@@ -39,7 +41,7 @@ class ShownState(enum.StrEnum):
 
 
 def shown_state(job: admin_pb2.ElasticJob) -> ShownState:
-    """The job's state."""
+    """The state of a running job."""
     if job.suspended:
         return ShownState.SUSPENDED
     if not job.attached:
@@ -64,6 +66,17 @@ def size(job: admin_pb2.ElasticJob) -> str:
     """The job's workers and its range: ``4/2-8``, or ``4>6/2-8`` on the way from 4 to the 6 granted."""
     moving = "" if job.workers == job.granted else f">{job.granted}"
     return f"{job.workers}{moving}/{job.min}-{job.max}"
+
+
+def waits_for(job: admin_pb2.WaitingJob) -> str:
+    """The cluster's reason why a job waits, as squeue prints it: ``(Resources)``."""
+    return f"({job.reason})" if job.reason else ""
+
+
+def why_waiting(job: admin_pb2.WaitingJob) -> str:
+    """What a pending job waits for, in flexod's words, and the start that the cluster plans, if any."""
+    starts = f"; the cluster plans its start at {clock(job.starts_at)}" if job.starts_at else ""
+    return f"{job.waits_for}{starts}"
 
 
 def left(job: admin_pb2.ElasticJob) -> str:

@@ -1,15 +1,16 @@
-"""`flexo jobs`: lists running elastic jobs, with squeue's options."""
+"""`flexo jobs`: lists elastic jobs that run or are pending, with squeue's options."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from flexo_cli.as_json import job_as_json
+from flexo_cli.as_json import job_as_json, waiting_as_json
 from flexo_cli.connection import Daemon, Refusal, find_address
 from flexo_cli.job_table import Column, UnknownColumn, columns_of, print_jobs
 from flexo_cli.job_words import ShownState, shown_state
@@ -21,7 +22,7 @@ from flexo_protos.v1 import admin_pb2
 def jobs(
     job: Annotated[
         list[int] | None,
-        typer.Argument(metavar="JOB", parser=job_number, help="Only these; else all that run."),
+        typer.Argument(metavar="JOB", parser=job_number, help="Only these; else all."),
     ] = None,
     me: Annotated[bool, typer.Option("--me", help="Only your own.")] = False,
     user: Annotated[
@@ -49,36 +50,44 @@ def jobs(
     daemon: DaemonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List running elastic jobs, their sizes and their nodes."""
+    """List elastic jobs, their sizes and their nodes: those that run, then those that are pending."""
     shown, states = _columns(columns), _states(state)
-    users = {*_listed(user), *([_own_name()] if me else [])}
-    found = _selected(Daemon(find_address(daemon)).jobs().jobs, job or (), users, states)
+    users = frozenset({*_listed(user), *([_own_name()] if me else [])})
+    reply = Daemon(find_address(daemon)).jobs()
+    conditions = _Conditions(frozenset(job or ()), users, states)
+    conditions.check_numbers({job.job_id for job in reply.jobs} | {job.job_id for job in reply.waiting})
+    found = [each for each in reply.jobs if conditions.meets(each, shown_state(each))]
+    waiting = [each for each in reply.waiting if conditions.meets(each, ShownState.PENDING)]
     if as_json:
-        print_json({"jobs": [job_as_json(each) for each in found]})
-    elif found:
-        print_jobs(found, shown, header=not noheader)
+        print_json({"jobs": list(map(job_as_json, found)), "waiting": list(map(waiting_as_json, waiting))})
+    elif found or waiting:
+        print_jobs(found, waiting, shown, header=not noheader)
     elif not noheader:
         print_line("no such elastic jobs" if users or states else "no elastic jobs")
 
 
-def _selected(
-    jobs: Sequence[admin_pb2.ElasticJob],
-    numbers: Collection[int],
-    users: Collection[str],
-    states: Collection[ShownState],
-) -> list[admin_pb2.ElasticJob]:
-    """The jobs that meet every condition; an empty one is met. Raises Refusal for a job that does not run."""
-    running = {job.job_id for job in jobs}
-    for number in numbers:
-        if number not in running:
-            raise Refusal(f"no elastic job {number} runs; flexo why {number} says what is known of it")
-    return [
-        job
-        for job in jobs
-        if (not numbers or job.job_id in numbers)
-        and (not users or job.user in users)
-        and (not states or shown_state(job) in states)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    """What the command line asks of a job. An empty condition is met by all."""
+
+    numbers: frozenset[int]
+    users: frozenset[str]
+    states: frozenset[ShownState]
+
+    def meets(self, job: admin_pb2.ElasticJob | admin_pb2.WaitingJob, state: ShownState) -> bool:
+        """Whether a job in this state meets every condition."""
+        return (
+            (not self.numbers or job.job_id in self.numbers)
+            and (not self.users or job.user in self.users)
+            and (not self.states or state in self.states)
+        )
+
+    def check_numbers(self, known: Collection[int]) -> None:
+        """Raise Refusal if one of the numbers is no job that runs or is pending."""
+        for number in sorted(self.numbers):
+            if number not in known:
+                why = f"flexo why {number} says what is known of it"
+                raise Refusal(f"no elastic job {number} runs or is pending; {why}")
 
 
 def _columns(names: str) -> tuple[Column, ...] | None:

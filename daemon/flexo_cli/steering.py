@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import enum
-import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,11 +13,10 @@ from flexo_cli.as_json import point_as_json
 from flexo_cli.connection import Busy, Daemon, find_address
 from flexo_cli.options import DaemonOption, JobArgument, JsonOption
 from flexo_cli.output import complain, print_json, print_line, print_table
+from flexo_cli.sizes import BadSize, Size, scaled
 from flexo_protos.v1 import admin_pb2
 
 RETRY_S = 2.0
-_MOST: Final = 1_000_000
-"""The most workers that a command line may name."""
 
 _T = TypeVar("_T")
 
@@ -28,22 +24,6 @@ WaitOption = Annotated[
     bool,
     typer.Option("--wait", help="While the job is being resized or profiled, try again until it is not."),
 ]
-
-
-class Change(enum.Enum):
-    """How a number of workers is meant."""
-
-    AT_MOST = ""
-    MORE = "+"
-    FEWER = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A size as typed: ``4``, ``+2``, ``-2``, or ``auto``, which is at most 0: no cap."""
-
-    change: Change
-    workers: int
 
 
 def scale(
@@ -75,23 +55,16 @@ def scale(
     _print_answer(job, _patiently(lambda: _scaled(flexod, job, asked, node).text, wait), as_json)
 
 
+def _size(text: str) -> Size:
+    try:
+        return Size.parse(text)
+    except BadSize as error:
+        raise typer.BadParameter(str(error), param_hint="N|+N|-N|auto") from None
+
+
 def _scaled(flexod: Daemon, job: int, size: Size | None, node: str) -> admin_pb2.ScaleJobReply:
     """Ask flexod for `size`, or, without one, for the satellite on `node` to go."""
-    if size is None:
-        return flexod.scale_in(job, 0, node)
-    if size.change is Change.AT_MOST:
-        return flexod.scale(job, size.workers)
-    return (flexod.scale_out if size.change is Change.MORE else flexod.scale_in)(job, size.workers)
-
-
-def _size(text: str) -> Size:
-    if text == "auto":
-        return Size(Change.AT_MOST, 0)
-    match = re.fullmatch(r"([+-]?)([0-9]{1,7})", text)
-    if match is None or not 1 <= int(match[2]) <= _MOST:
-        allowed = f"a number of workers from 1 to {_MOST}, one with + or - before it, or auto"
-        raise typer.BadParameter(f"'{text}' is no size; allowed: {allowed}", param_hint="N|+N|-N|auto")
-    return Size(Change(match[1]), int(match[2]))
+    return flexod.scale_in(job, 0, node) if size is None else scaled(flexod, job, size)
 
 
 def scale_out(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from flexo_protos.resources import Devices
@@ -70,7 +70,7 @@ class GrantedWorkers:
     time_limit_s: int
     start_within_s: int
     qos: str = ""
-    """QOS of the satellite; "": the user's own default."""
+    """QOS of the satellite; "": that of the base."""
     signature: bytes = b""
     """flexod's signature, for a flexod that does not know the grant."""
     shared_gpus: tuple[Devices, ...] = ()
@@ -224,6 +224,13 @@ class Platform(Protocol):
         """The file that the base's standard output goes to; "" if unknown."""
         ...
 
+    def satellite_options(self, job_id: str) -> tuple[str, ...]:
+        """The parts of the base's request that satellites repeat, as options of the cluster's command.
+
+        Raises NotInAJob if the cluster does not tell.
+        """
+        ...
+
     def takes_back(self, job_id: str) -> bool:
         """Whether the cluster takes this satellite back. It may have said so before any process listened.
 
@@ -241,6 +248,11 @@ class Platform(Protocol):
     def control(self, plan: JobPlan, command: Sequence[str]) -> JobControl:
         """The JobControl of the job with this plan, whose workers run `command`."""
         ...
+
+
+def with_satellite_options(base: BaseJob, platform: Platform) -> BaseJob:
+    """The base with the options that its satellites repeat, if it may have satellites. Raises NotInAJob."""
+    return replace(base, satellite_options=platform.satellite_options(base.job_id)) if base.elastic else base
 
 
 @runtime_checkable

@@ -12,6 +12,8 @@ import grpc
 
 from flexo_protos import keepalive
 
+DEFAULT_ADDRESS = "127.0.0.1:6836"
+"""flexod's address where no configuration has any. The port is beside Slurm's own 6817 to 6820."""
 STANDS_BY_KEY = "flexo-stands-by"
 """Key in the trailing metadata of UNAVAILABLE: this flexod stands by, and one is active or will be soon."""
 SEVERAL_OPTIONS = (

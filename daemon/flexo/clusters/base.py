@@ -155,7 +155,7 @@ class ClusterTraits:
     satellite_partition: str = ""
     """The partition to which satellites on training nodes are submitted."""
     satellite_qos: str = ""
-    """The quality of service of satellites; "": the default one of their user."""
+    """The quality of service of satellites; "": that of their base."""
     resume_command: str = ""
     """The command that resumes a suspended job, to be followed by the job's identifier; for people."""
 

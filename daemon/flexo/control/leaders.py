@@ -25,7 +25,7 @@ class GrantOffer:
     start_within_s: int
     """The leader cancels a satellite that has not started within this time, and returns the grant."""
     qos: str = ""
-    """The satellite's QOS; "": the user's own default."""
+    """The satellite's QOS; "": that of the base."""
     signature: bytes = b""
     """flexod's signature, which the leader can show to another flexod."""
     shared_gpus: tuple[Devices, ...] = ()

@@ -57,7 +57,7 @@ def check_qos(config: SlurmConfig, wanted: str, known: Sequence[QosSetup] | str)
     slurmdbd could not be asked."""
     by_qos = config.preempt_type == BY_QOS
     if not wanted:
-        return [_needed() if by_qos else ok("qos.exists", "satellites have the default QOS of their users")]
+        return [_needed() if by_qos else ok("qos.exists", "satellites have the QOS of their bases")]
     if isinstance(known, str):
         fix = f"`{' '.join(ASKED[:1] + ASKED[3:])}`"
         return [not_checked("qos.exists", f"slurmdbd was not asked: {known}", fix)]

@@ -2,9 +2,6 @@
 them.
 
 A thread asks Prometheus every `every_s`. A reader gets the last answer and never waits.
-
-It uses the standard library's HTTP client and a timer. requests and urllib3 limit the time of each read, not
-of the whole answer. aiohttp limits that, but brings nine packages for one question.
 """
 
 from __future__ import annotations
@@ -12,22 +9,19 @@ from __future__ import annotations
 import http.client
 import json
 import math
-import socket
-import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flexo.http_exchange import HttpRequest, exchange
 from flexo.loaning.demand import DemandMissing, DemandSource
 from flexo.model.loans import Demand
 from flexo.model.nodes import Node
 from flexo.model.queue import QueuedJob
 
-_MAX_ANSWER_BYTES: Final = 1 << 20
 _SHOWN: Final = 200
 """The most characters of an answer that a message repeats."""
 
@@ -168,7 +162,8 @@ class _Asking:
         """
         where = f"Prometheus at {self.query.url}"
         try:
-            answer, body = self._exchange(urllib.parse.urlsplit(address))
+            request = HttpRequest(address, headers={"Accept": "application/json"})
+            answer = exchange(request, self._left_s())
         except (OSError, ValueError, http.client.HTTPException) as error:
             if isinstance(error, TimeoutError) or time.monotonic() >= self.until:
                 text = f"{where} did not answer within {self.query.timeout_s:g} s"
@@ -176,61 +171,16 @@ class _Asking:
             raise DemandMissing(
                 f"{where} cannot be asked: {_shown(error or type(error).__name__)}"
             ) from error
-        if not body.lstrip().startswith(b"{"):
+        if not answer.body.lstrip().startswith(b"{"):
             status = f"{answer.status} {_shown(answer.reason)}"
-            raise DemandMissing(f"{where} answered {status}, no JSON: {_shown(body)}")
-        return body
-
-    def _exchange(self, address: urllib.parse.SplitResult) -> tuple[http.client.HTTPResponse, bytes]:
-        host, encrypted = address.hostname or "", address.scheme == "https"
-        port = address.port or (443 if encrypted else 80)
-        connection = http.client.HTTPConnection(host, port)
-        with _connected(host, port, encrypted, self._left_s()) as plug, _cut_off(plug, self._left_s()):
-            if isinstance(plug, ssl.SSLSocket):
-                plug.do_handshake()
-            connection.sock = plug
-            headers = {"Accept": "application/json", "Connection": "close"}
-            connection.request("GET", f"{address.path}?{address.query}", headers=headers)
-            answer = connection.getresponse()
-            body = answer.read(_MAX_ANSWER_BYTES)
-        if time.monotonic() >= self.until:
-            raise TimeoutError
-        return answer, body
+            raise DemandMissing(f"{where} answered {status}, no JSON: {_shown(answer.body)}")
+        return answer.body
 
     def _left_s(self) -> float:
         left_s = self.until - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
         return left_s
-
-
-@contextmanager
-def _connected(host: str, port: int, encrypted: bool, within_s: float) -> Iterator[socket.socket]:
-    with socket.create_connection((host, port), within_s) as plug:
-        if not encrypted:
-            yield plug
-            return
-        context = ssl.create_default_context()
-        with context.wrap_socket(plug, server_hostname=host, do_handshake_on_connect=False) as veiled:
-            yield veiled
-
-
-@contextmanager
-def _cut_off(plug: socket.socket, after_s: float) -> Iterator[None]:
-    """Close the connection after `after_s` seconds. A socket's own timeout does not suffice, because it
-    begins anew with every byte."""
-
-    def cut() -> None:
-        with suppress(OSError):
-            socket.socket.shutdown(plug, socket.SHUT_RDWR)
-
-    timer = threading.Timer(after_s, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _sampled_at(asking: _Asking, answer: _Answer) -> float:

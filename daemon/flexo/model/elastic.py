@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from flexo.model.aggregation import AggregationUse
+from flexo.model.node_filter import ANY_NODE, NodeFilter
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.model.sharing import GpuUse
@@ -219,6 +220,8 @@ class ElasticJob:
     paused_s: float = 0.0
     """See `LeaderReport`."""
     aggregators: AggregatorGrants = field(default_factory=AggregatorGrants)
+    node_filter: NodeFilter = ANY_NODE
+    """The nodes that its own request permits, for its satellites as for its base."""
 
     @property
     def all_grants(self) -> tuple[Grant, ...]:

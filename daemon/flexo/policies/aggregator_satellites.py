@@ -160,7 +160,8 @@ class _Making:
 
     def _may_use(self, job: ElasticJob, name: str) -> bool:
         rests = job.aggregators.retry_at.get(name, 0.0) > self._now
-        here = name in self._open and self._rooms[name].usable
+        room = self._rooms[name]
+        here = name in self._open and room.usable and job.node_filter.permits(room.node)
         return here and not rests and not self._trains(job, name)
 
     def _trains(self, job: ElasticJob, name: str) -> bool:

@@ -11,6 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flexo.model.node_filter import ANY_NODE, NodeFilter
+from flexo.model.nodes import Node
 from flexo.policies.node_capacity import NodeCapacity
 from flexo_protos.resources import Resources
 
@@ -25,6 +27,12 @@ class Kind:
     shape: Resources
     gpu_types: frozenset[str] | None = None
     """The GPU types of nodes that suit; None: all nodes suit."""
+    nodes: NodeFilter = ANY_NODE
+    """The nodes that the job's own request permits."""
+
+    def suits(self, node: Node) -> bool:
+        """Whether such workers may be on the node, if it has room."""
+        return (self.gpu_types is None or node.gpu_type in self.gpu_types) and self.nodes.permits(node)
 
 
 class CapacityIndex:
@@ -95,6 +103,4 @@ class CapacityIndex:
 
     def _fits(self, kind: Kind, name: str) -> int:
         room = self._rooms[name]
-        if kind.gpu_types is not None and room.node.gpu_type not in kind.gpu_types:
-            return 0
-        return room.idle.holds(kind.shape)
+        return room.idle.holds(kind.shape) if kind.suits(room.node) else 0

@@ -9,20 +9,19 @@ The controller limits how long (Snapshot.passed_over).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from operator import attrgetter
 
+from flexo.model.node_filter import NodeFilter
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobState, QueuedJob, Request, WaitReason
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo_protos.resources import Resources
 
-_PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
 _kind = attrgetter("requests", "partitions", "excluded_nodes", "features")
 """The attributes of a job that decide where it can start. Jobs of one kind fit or do not fit together."""
 _SUBSETS_UP_TO = 8
@@ -180,10 +179,11 @@ def _choice(
     job: QueuedJob, partition: Partition, rooms: dict[str, NodeCapacity], *, may_take_back: bool
 ) -> _Choice | None:
     """The nodes of `partition` that `job` would take; None: it cannot start there whatever is taken back."""
+    features = NodeFilter(job.features)
     suitable = [
         rooms[name]
         for name in sorted(partition.nodes - job.excluded_nodes)
-        if name in rooms and rooms[name].usable and _has_features(job, rooms[name].node)
+        if name in rooms and rooms[name].usable and features.permits(rooms[name].node)
     ]
     # requests that need most of a node go first: the others fit in more easily beside them
     requests = tuple(sorted(job.requests, key=lambda each: (-each.unit.gpus, -each.unit.cpus)))
@@ -209,11 +209,6 @@ def _largest_parts(requests: Iterable[Request], free: _Free) -> tuple[Request, .
         parts.append(part)
         free = _less(free, chosen)
     return tuple(parts)
-
-
-def _has_features(job: QueuedJob, node: Node) -> bool:
-    plain = _PLAIN_FEATURES.fullmatch(job.features)
-    return plain is None or node.features.issuperset(job.features.split("&"))
 
 
 def _times(request: Request, amount: Resources, node: Node) -> int:

@@ -152,20 +152,19 @@ class PlanInMaking:
         return self.index.total(kind, partial(self.pays_with, job)) - closed
 
     def kind(self, job: ElasticJob) -> Kind:
-        """The nodes that suit the job: those of the GPU type that its base is on, or all if the job is
-        heterogeneous.
+        """The nodes that suit the job: those that its own request permits, of the GPU type that its base is
+        on, or of all types if the job is heterogeneous.
 
         A job that names a type fits nowhere else. For a job without GPUs, no type matters.
         """
         if job.heterogeneous or job.shape.gpu_type or not job.shape.gpus:
-            return Kind(job.shape)
+            return Kind(job.shape, None, job.node_filter)
         types = (self.rooms[name].node.gpu_type for name in job.base_nodes if name in self.rooms)
-        return Kind(job.shape, frozenset(types))
+        return Kind(job.shape, frozenset(types), job.node_filter)
 
     def suits(self, job: ElasticJob, node: str) -> bool:
-        """Whether the node's GPUs are of a type that the job can have."""
-        types = self.kind(job).gpu_types
-        return types is None or self.rooms[node].node.gpu_type in types
+        """Whether the job's own request permits the node, and its GPUs are of a type that the job has."""
+        return self.kind(job).suits(self.rooms[node].node)
 
     def pays(self, job: JobInPlan, node: str) -> bool:
         """Whether a satellite on `node` gains more than it costs, before its GPUs are likely to be needed

@@ -10,7 +10,6 @@ from itertools import chain, islice
 
 from flexo.model.elastic import ElasticJob
 from flexo.model.plans import Note
-from flexo.policies.capacity_index import Kind
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.pending import Reservation
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
@@ -165,6 +164,7 @@ class Words:
             self._closed_nodes(job),
             self._slow_nodes(job),
             self._wanted_back_soon(job),
+            self._not_permitted(job),
             self._of_another_type(job),
             self._gpus_without_cpus(job),
         )
@@ -204,14 +204,20 @@ class Words:
 
     def _wanted_back_soon(self, job: JobInPlan) -> Iterator[str]:
         pays = partial(self._plan.pays_with, job)
-        for name in self._plan.index.not_paying(Kind(job.job.shape), pays):
+        for name in self._plan.index.not_paying(self._plan.kind(job.job), pays):
             stay = f"about {duration(self._plan.idle_for[name])}"
             yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
 
+    def _not_permitted(self, job: JobInPlan) -> Iterator[str]:
+        for room in self._with_idle_gpus:
+            why_not = job.job.node_filter.why_not(room.node)
+            if why_not and room.idle.gpus >= job.job.shape.gpus:
+                yield f"{room.node.name} has idle GPUs, but {why_not}"
+
     def _of_another_type(self, job: JobInPlan) -> Iterator[str]:
         for room in self._with_idle_gpus:
-            name = room.node.name
-            if room.idle.gpus >= job.job.shape.gpus > 0 and not self._plan.suits(job.job, name):
+            name, permitted = room.node.name, job.job.node_filter.permits(room.node)
+            if permitted and room.idle.gpus >= job.job.shape.gpus > 0 and not self._plan.suits(job.job, name):
                 which = f"{name}, on loan," if name in self._plan.lent else name
                 kind = room.node.gpu_type or "of another type"
                 yield f"{which} has idle GPUs, but they are {kind} and the job runs on another type"

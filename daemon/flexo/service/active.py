@@ -27,9 +27,11 @@ from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.metrics.counters import Counters
 from flexo.metrics.present import Present
+from flexo.notices.settings import NoticesSettings
 from flexo.service.admin_service import AdminService
 from flexo.service.aggregator_registry import AggregatorRegistry
 from flexo.service.aggregator_service import AggregatorService
+from flexo.service.announcing import Announcing
 from flexo.service.grant_key import grant_signer
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, ServiceTimeouts
@@ -55,6 +57,7 @@ class Active:
     _inference: InferenceService
     _aggregators: AggregatorService
     _metrics: Present
+    _announcing: Announcing
     _beside: Executor
     """Serial executor for work that the controller does not await."""
 
@@ -78,6 +81,8 @@ class Active:
         lending = lending_of(settings, event_store, pushed)
         pool = AggregatorRegistry(leaders.wake.set) if settings.aggregation.enabled else None
         beside = started_pool(1, "beside")
+        silent = settings.controller.dry_run
+        announcing = Announcing(counters, NoticesSettings() if silent else settings.notices)
         controller = Controller(
             settings,
             cluster,
@@ -85,7 +90,7 @@ class Active:
             event_store,
             steady=time.monotonic,
             lending=lending,
-            watch=counters,
+            watch=announcing,
             beside=beside,
             signer=grant_signer(settings),
             aggregation=_pooled(settings, pool, leaders),
@@ -101,7 +106,8 @@ class Active:
         services = all_services(jobs, admin, inference, aggregators)
         metrics = Present(controller, event_store)
         return cls(
-            *(cluster, controller, services, leaders, jobs, admin, inference, aggregators, metrics, beside)
+            *(cluster, controller, services, leaders, jobs, admin, inference, aggregators, metrics),
+            *(announcing, beside),
         )
 
     def take(self, changed: Settings, news: str, unheeded: str) -> None:
@@ -129,6 +135,7 @@ class Active:
                 yield failed
         finally:
             await asyncio.to_thread(self._beside.shutdown, cancel_futures=True)
+            await asyncio.to_thread(self._announcing.close)
             registry.unregister(self._metrics)
 
     def close(self) -> None:

@@ -575,6 +575,9 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
                 submitted_at=job.submitted_at,
                 starts_at=job.started_at or 0.0,
                 waits_for=job.wait.value,
+                name=one_line(job.name, NAME_LENGTH),
+                account=job.account,
+                partition=",".join(job.partitions),
             )
 
 

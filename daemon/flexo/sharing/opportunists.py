@@ -251,6 +251,7 @@ class _Making:
             for name in self._shared_nodes - closed
             if name in self._rooms and self._rooms[name].usable
             if gpu_type in ("", self._rooms[name].node.gpu_type)
+            if job.node_filter.permits(self._rooms[name].node)
         }
         chosen: list[Host] = []
         nodes: set[str] = set()

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from horovod_elastic.platforms.base import ANSWERS_WITHIN_S, NotInAJob
 
-# A job's variables, each of which would break the jobs and steps that it submits and launches.
+# A job's variables, each of which would break the jobs and steps that it submits and launches, or hide these
+# from squeue.
 _POISON = re.compile(
-    r"(SLURM_|SBATCH_|SRUN_|SALLOC_|SPANK_|_SLURM|SLURMD_|PMI|PMIX|OMPI_|FLEXO_ELASTIC)"
+    r"(SLURM_|SBATCH_|SRUN_|SALLOC_|SQUEUE_|SPANK_|_SLURM|SLURMD_|PMI|PMIX|OMPI_|FLEXO_ELASTIC)"
     r"|(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK)$"
 )
 _KEEP = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})

@@ -139,7 +139,8 @@ class SlurmJobControl:
             *("--nodes=1", "--ntasks=1", f"--nodelist={grant.node}", f"--partition={grant.partition}"),
             *holds,
             *([f"--account={base.account}"] if base.account else []),
-            *([f"--qos={grant.qos}"] if grant.qos else []),
+            *base.satellite_options,
+            *([f"--qos={grant.qos}"] if grant.qos else []),  # after the base's own QOS: sbatch takes the last
             f"--time={math.ceil(grant.time_limit_s / 60)}",
             f"--job-name={self._name}",
             f"--comment={tag}",

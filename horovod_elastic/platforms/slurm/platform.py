@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from horovod_elastic.job_plan import BaseJob, JobPlan, Site
 from horovod_elastic.platforms.base import Allocation
 from horovod_elastic.platforms.slurm import environment as environments
-from horovod_elastic.platforms.slurm import preemption
+from horovod_elastic.platforms.slurm import inherited, preemption
 from horovod_elastic.platforms.slurm.commands import ask_patiently
 from horovod_elastic.platforms.slurm.job_control import SlurmJobControl
 
@@ -54,6 +54,10 @@ class SlurmPlatform:
         shown = ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], self._environment)
         match = re.search(r" StdOut=(.*?)(?: Power=| \w+=|$)", shown)
         return match[1] if match and match[1].startswith("/") else ""
+
+    def satellite_options(self, job_id: str) -> tuple[str, ...]:
+        """The options of sbatch by which satellites repeat the base's request: see inherited.py."""
+        return inherited.satellite_options(job_id, self._environment)
 
     def takes_back(self, job_id: str) -> bool:
         """Whether Slurm preempts this satellite: see preemption.py."""

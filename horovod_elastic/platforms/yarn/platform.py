@@ -49,6 +49,10 @@ class YarnPlatform:
         """Unknown: YARN collects each container's own output."""
         return ""
 
+    def satellite_options(self, job_id: str) -> tuple[str, ...]:
+        """None: containers are requested by the resources of the base's workers alone."""
+        return ()
+
     def takes_back(self, job_id: str) -> bool:
         """YARN tells the ApplicationMaster, and it tells the leader."""
         return False

@@ -31,6 +31,7 @@ class BusyFlexod(admin_pb2_grpc.AdminServiceServicer):
         self.present = True
         self.asked = 0
         self.jobs = [job(100 + number) for number in range(jobs)]
+        self.waiting: list[pb.WaitingJob] = []
         self.status = pb.GetStatusReply(
             flexod_version="0.1.0", slurm_version="22.05.8", cluster="lab", policy="lyra", nodes=nodes,
             gpus=4 * nodes, gpus_idle=3, gpus_in_satellites=5, elastic_jobs=jobs, leaders=jobs, interval_s=5,
@@ -62,7 +63,7 @@ class BusyFlexod(admin_pb2_grpc.AdminServiceServicer):
         return self.status
 
     def ListJobs(self, request, context):  # noqa: N802
-        return pb.ListJobsReply(jobs=self.jobs)
+        return pb.ListJobsReply(jobs=self.jobs, waiting=self.waiting)
 
     def ListNodes(self, request, context):  # noqa: N802
         return pb.ListNodesReply(nodes=self.nodes, order=self.order)

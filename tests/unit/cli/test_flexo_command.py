@@ -17,9 +17,9 @@ from command_line import Run
 from says import says
 
 import flexo
-from flexo.config import DEFAULT_ADDRESS
 from flexo_cli import connection, job_words, steering
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.flexods import DEFAULT_ADDRESS
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 HEADLINE = "5 of 2-8 workers: no idle a100"

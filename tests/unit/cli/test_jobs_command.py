@@ -127,6 +127,47 @@ def test_jobs_are_chosen_by_number_user_and_state_and_every_condition_counts(
     assert flexo_run("jobs", "-u", "eve") == (0, "no such elastic jobs\n", "")
 
 
+def pending(number: int, **changes: object) -> pb.WaitingJob:
+    """Waits for 2-8 workers."""
+    plain = pb.WaitingJob(
+        job_id=number, user="ada", min=2, max=8, reason="Priority", waits_for="for resources, or its turn"
+    )
+    plain.MergeFrom(pb.WaitingJob(**changes))
+    return plain
+
+
+def test_pending_jobs_come_last_with_the_clusters_reason(flexod: BusyFlexod, flexo_run: Run) -> None:
+    flexod.jobs, flexod.waiting = [job(9)], [pending(8, name="bert"), pending(7)]
+    flexod.waiting[1].ClearField("reason")
+    _, running, waiting, unexplained = flexo_run("jobs")[1].splitlines()
+    assert running.split()[0] == "9"
+    assert waiting.split() == ["8", "bert", "ada", "0/2-8", "pending", "(Priority)"]
+    assert unexplained.split() == ["7", "ada", "0/2-8", "pending"]
+
+
+def test_pending_jobs_are_chosen_as_running_ones_are(flexod: BusyFlexod, flexo_run: Run) -> None:
+    flexod.jobs, flexod.waiting = [job(7)], [pending(8), pending(9, user="bob")]
+    for line, numbers in (
+        ([], ["7", "8", "9"]),
+        (["--state", "pending"], ["8", "9"]),
+        (["-t", "pending,training", "-u", "ada"], ["7", "8"]),
+        (["9"], ["9"]),
+    ):
+        assert listed(flexo_run("jobs", *line)[1]) == numbers, line
+    assert flexo_run("jobs", "-t", "training", "8") == (0, "no such elastic jobs\n", "")
+
+
+def test_a_pending_job_has_every_column_of_its_own(flexod: BusyFlexod, flexo_run: Run) -> None:
+    flexod.waiting = [pending(8, name="n" * 90, account="vision", partition="train,big", starts_at=1.0)]
+    wanted = "partition,account,range,name,reason"
+    (row,) = flexo_run("jobs", "--noheader", "-o", wanted)[1].splitlines()
+    assert row.split(maxsplit=4)[:4] == ["train,big", "vision", "2-8", "n" * 90]
+    assert "for resources, or its turn" in row
+    assert all(len(line) <= 80 for line in flexo_run("jobs")[1].splitlines())
+    (found,) = json.loads(flexo_run("jobs", "--json")[1])["waiting"]
+    assert (found["job_id"], found["partition"], found["reason"]) == (8, "train,big", "Priority")
+
+
 def test_a_job_that_does_not_run_is_refused_by_its_number(flexod: BusyFlexod, flexo_run: Run) -> None:
     flexod.jobs = [job(7)]
     code, out, err = flexo_run("jobs", "7", "99")

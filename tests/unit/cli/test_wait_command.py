@@ -11,7 +11,7 @@ from admin_server import serving
 from busy_flexod import BusyFlexod, job
 from command_line import Run
 
-from flexo_cli import wait
+from flexo_cli import waiting
 from flexo_protos.v1 import admin_pb2 as pb
 
 
@@ -49,7 +49,7 @@ def ended(state: str, code: str) -> pb.ExplainJobReply:
 
 @pytest.fixture
 def flexod(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndingFlexod]:
-    monkeypatch.setattr(wait, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
     service = EndingFlexod()
     with serving(service, monkeypatch):
         yield service
@@ -111,7 +111,7 @@ def test_the_time_may_be_limited(flexod: EndingFlexod, flexo_run: Run) -> None:
 def test_an_end_that_flexod_never_learns_is_refused(
     flexod: EndingFlexod, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wait, "KNOWN_WITHIN_S", 0.02)
+    monkeypatch.setattr(waiting, "KNOWN_WITHIN_S", 0.02)
     flexod.course = [GONE]
     code, _, err = flexo_run("wait", "7")
     assert code == 1

@@ -88,10 +88,12 @@ def test_excluded_nodes_are_asked_for_once_where_they_need_a_call_of_their_own(
 ) -> None:
     jobs = cluster.observe().jobs
     cluster.observe()
-    waiting = [job.job_id for job in jobs if job.state is JobState.PENDING and job.satellite is None]
+    waiting = {job.job_id for job in jobs if job.state is JobState.PENDING and job.satellite is None}
     held = jobs_of("22.05")["held"].job_id
     assert held in waiting, "it wants nothing yet, and is not asked about"
-    asked = [f"--jobs={job_id}" for job_id in sorted(waiting) if job_id != held]
+    grows = {job.job_id for job in jobs if job.elastic is not None and job.state is JobState.RUNNING}
+    assert grows, "an elastic job that runs may get more nodes, and is asked about"
+    asked = [f"--jobs={job_id}" for job_id in sorted((waiting | grows) - {held})]
     assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == asked
 
 
@@ -102,7 +104,20 @@ def test_excluded_nodes_of_many_new_jobs_are_asked_for_with_one_command(
     monkeypatch.setattr("flexo.clusters.slurm.reader_commands.ONE_BY_ONE", 1)
     jobs = cluster.observe().jobs
     assert any(job.excluded_nodes for job in jobs)
-    assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["--states=PENDING"]
+    asked = (recorded.folder / "asked_for_excluded").read_text().splitlines()
+    assert asked == ["--states=PENDING,RUNNING,SUSPENDED"]
+
+
+@pytest.mark.parametrize("recorded", ["22.05"], indirect=True)
+def test_an_elastic_job_is_asked_about_again_once_it_runs(cluster: SlurmCluster, recorded: Recorded) -> None:
+    elastic = jobs_of("22.05")["elastic"].job_id
+    recorded.replace("queue", "RUNNING", "PENDING")
+    cluster.observe()
+    recorded.replace("queue", "PENDING", "RUNNING")
+    cluster.observe()
+    asked = (recorded.folder / "asked_for_excluded").read_text().splitlines()
+    assert asked.count(f"--jobs={elastic}") >= 1
+    assert asked[-1] == f"--jobs={elastic}"
 
 
 def test_a_job_that_is_printed_as_before_is_not_read_again_and_one_that_is_not_is(

@@ -265,7 +265,8 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
     monkeypatch.setattr(launcher, "BaseAgents", NoAgents)
     monkeypatch.setattr(SlurmPlatform, "control", lambda _, plan, command: plans.append(plan))
     monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(commands, "ask", lambda *_: "NodeAddr=127.0.0.1")
+    answers = {"squeue": "normal||a100"}
+    monkeypatch.setattr(commands, "ask", lambda asked, _: answers.get(asked[0], "NodeAddr=127.0.0.1"))
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
     platform = registry.find({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text})

@@ -325,6 +325,11 @@ def test_a_plan_says_the_size_of_a_unit() -> None:
     assert job_plan.from_text(plan.to_text()) == plan
 
 
+def test_a_plan_has_the_options_that_satellites_repeat() -> None:
+    plan = replace(PLAN, base=replace(PLAN.base, satellite_options=("--qos=high", "--constraint=a|b")))
+    assert job_plan.from_text(plan.to_text()) == plan
+
+
 @pytest.mark.parametrize(("job_id", "number"), [("17", 17), ("", 0)])
 def test_ids_are_integers_on_the_wire(job_id: str, number: int) -> None:
     assert wire.job_number(job_id) == number

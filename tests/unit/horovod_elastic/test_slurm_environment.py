@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from horovod_elastic.job_plan import Site
-from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.base import NotInAJob, with_satellite_options
 from horovod_elastic.platforms.slurm import commands, environment
 from horovod_elastic.platforms.slurm.commands import clean_environment
 from horovod_elastic.platforms.slurm.environment import allocation, base_job, with_recorded_range
@@ -172,6 +172,7 @@ def test_cpus_without_c_are_the_nodes_shared_out() -> None:
     "name",
     [
         *("SLURM_JOB_ID", "SLURM_GPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SRUN_DEBUG"),
+        *("SQUEUE_STATES", "SQUEUE_FORMAT"),
         *("SPANK_ELASTIC", "_SLURM_SPANK_OPTION_elastic_elastic", "SLURMD_NODENAME", "SALLOC_ACCOUNT"),
         *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "PMI_RANK", "PMIX_RANK"),
         *("OMPI_COMM_WORLD_RANK", "FLEXO_ELASTIC", "FLEXO_ELASTIC_BATCH"),
@@ -291,6 +292,43 @@ def test_what_matters_of_the_clusters_configuration_is_read(
     )
     monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
     assert SlurmPlatform({}).site() == Site(binds, reach_all, "head")
+
+
+def told(environment: dict[str, str]) -> tuple[str, ...]:
+    """The options that satellites of the job repeat."""
+    platform = SlurmPlatform(environment)
+    return with_satellite_options(platform.base_job(), platform).satellite_options
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ("normal|t[1-2],t4|a100&ib", ("--qos=normal", "--exclude=t[1-2],t4", "--constraint=a100&ib")),
+        ("high||(a100&ib)|h100", ("--qos=high", "--constraint=(a100&ib)|h100")),
+        ("(null)|(null)|(null)", ()),
+        ("N/A||(null)", ()),
+    ],
+)
+def test_qos_excluded_nodes_and_constraint_of_the_base_are_its_satellites_too(
+    said: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ask", lambda command, environment: f"{said}\n")
+    elastic = {**ONE_NODE, "FLEXO_ELASTIC": "2-8"}
+    assert told(elastic) == options
+
+
+def test_slurm_is_not_asked_about_a_job_that_never_has_satellites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ask", lambda *_: pytest.fail("Slurm was asked"))
+    assert told({**ONE_NODE, "FLEXO_ELASTIC": "2-2"}) == ()
+
+
+@pytest.mark.parametrize("said", ["", "normal|(null)", "a|b|c\nd|e|f"])
+def test_a_request_that_cannot_be_read_is_an_error_and_not_dropped(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ask", lambda command, environment: f"{said}\n")
+    with pytest.raises(NotInAJob, match="excluded nodes"):
+        told({**ONE_NODE, "FLEXO_ELASTIC": "2-8"})
 
 
 SCONTROL = """#!/bin/sh

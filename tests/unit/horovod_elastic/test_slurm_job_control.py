@@ -118,6 +118,18 @@ def test_a_grant_with_a_qos_is_submitted_with_it(recorder: Recorder) -> None:
     assert "--qos=spare" in recorder.call("sbatch")["argv"]
 
 
+def test_a_satellite_repeats_the_base_s_own_request(recorder: Recorder) -> None:
+    plan = plan_of()
+    asked = ("--qos=high", "--exclude=n[3-4]", "--constraint=a100|h100")
+    repeats = user(replace(plan, base=replace(plan.base, satellite_options=asked)))
+    repeats.submit(GRANT)
+    argv = recorder.call("sbatch")["argv"]
+    assert set(asked) < set(argv)
+    repeats.submit(replace(GRANT, qos="spare"))
+    qos = [option for option in recorder.call("sbatch")["argv"] if option.startswith("--qos=")]
+    assert qos[-1] == "--qos=spare", "sbatch takes the last: the site's QOS for satellites wins"
+
+
 def test_a_satellite_of_a_heterogeneous_job_asks_for_gpus_of_any_type(recorder: Recorder) -> None:
     plan = plan_of()
     mixes = user(replace(plan, base=replace(plan.base, heterogeneous=True)))

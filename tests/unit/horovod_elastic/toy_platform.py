@@ -145,6 +145,9 @@ class ToyPlatform:
     def output_path(self, job_id: str) -> str:
         return ""
 
+    def satellite_options(self, job_id: str) -> tuple[str, ...]:
+        return ()
+
     def takes_back(self, job_id: str) -> bool:
         return False
 

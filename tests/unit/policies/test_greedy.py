@@ -11,6 +11,7 @@ from says import says
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model.measured import SlowGpu
+from flexo.model.node_filter import NodeFilter
 from flexo.model.plans import Batch, Grow, Shrink
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
@@ -65,6 +66,34 @@ def test_another_gpu_type_is_no_room():
     typed = elastic(1, shape=Resources(gpus=1, cpus=1, gpu_type="a100"))
     nodes = [node("t1", used=4), node("t2", gpu_type="v100"), node("t3", gpu_type="a100")]
     assert grown(decide(nodes, [typed])) == [(1, "t3", 4)]
+
+
+def test_a_job_grows_only_where_its_own_request_permits():
+    nodes = [
+        node("t1", used=4),
+        node("t2", features={"a100"}),
+        node("t3", features={"a100", "ib"}),
+        node("t4"),
+    ]
+    for features, places in {"": 3, "a100": 2, "a100&ib": 1, "ib|h100": 1, "h100": 0}.items():
+        job = elastic(1, "1-13", node_filter=NodeFilter(features))
+        assert sum(workers for _, _, workers in grown(decide(nodes, [job]))) == 4 * places, features
+    excluding = elastic(1, "1-13", node_filter=NodeFilter("a100", frozenset({"t3"})))
+    assert grown(decide(nodes, [excluding])) == [(1, "t2", 4)]
+
+
+def test_a_job_is_told_which_idle_gpus_its_own_request_refuses():
+    nodes = [node("t1", used=4), node("t2"), node("t3", features={"a100"})]
+    job = elastic(1, node_filter=NodeFilter("a100", frozenset({"t3"})))
+    decided = decide(nodes, [job])
+    assert decided.actions == ()
+    assert says(sentence(decided, 1), "t2 has idle GPUs", "requires other features: a100", "t3", "excludes")
+
+
+def test_what_one_job_may_not_use_another_gets():
+    nodes = [node("t1", used=4), node("t2", 4)]
+    picky, any_node = elastic(1, node_filter=NodeFilter("a100")), elastic(2, base="t1")
+    assert grown(decide(nodes, [picky, any_node])) == [(2, "t2", 4)]
 
 
 def test_the_tightest_node_that_holds_all_is_taken():

@@ -567,6 +567,66 @@ function checks.the_words_of_sharing_are_read_from_a_comment_too()
   expect_refused(job("elastic-opportunistic=2-8"), { "--elastic-opportunistic=2-8" })
 end
 
+function checks.constraints_that_hold_for_each_node_are_accepted()
+  for _, features in ipairs({ "a100", "a100&ib", "a100|h100", "(a100&ib)|h100" }) do
+    expect_accepted(asking("2-8", { features = features }), "flexo{workers=2-8}")
+  end
+end
+
+local CANNOT_BE_REPEATED = {
+  { { features = "[rack1|rack2]" }, { "--constraint='[rack1|rack2]'", "one node" } },
+  { { features = "a100*2" }, { "--constraint='a100*2'", "one node" } },
+  { { reservation = "class42" }, { "--reservation='class42'", "grants no reserved nodes" } },
+  { { licenses = "matlab:2" }, { "--licenses='matlab:2'", "job_licenses" } },
+}
+
+function checks.requests_that_satellites_cannot_repeat_are_refused()
+  for _, case in ipairs(CANNOT_BE_REPEATED) do
+    expect_refused(asking("2-8", case[1]), case[2])
+    local job = request(option({ FLEXO_ELASTIC_OPPORTUNISTIC = "1-4" }))
+    job.num_tasks, job.tres_per_task = 1, nil
+    for field, value in pairs(case[1]) do
+      job[field] = value
+    end
+    expect_refused(job, case[2])
+  end
+  expect_refused(asking("2-8", { container = "/images/torch" }), { "--container=/images/torch", "outside" })
+end
+
+function checks.the_image_of_pyxis_is_refused_as_a_container_is()
+  local image = { ["_SLURM_SPANK_OPTION_pyxis_container_image"] = "nvcr.io#torch", FLEXO_ELASTIC = "2-8" }
+  expect_refused(request(option(image)), { "--container-image=nvcr.io#torch", "outside" })
+  image.FLEXO_ELASTIC = nil
+  expect_accepted(request(option(image)), nil)
+end
+
+function checks.a_job_that_never_has_satellites_may_ask_for_all_of_them()
+  for _, case in ipairs(CANNOT_BE_REPEATED) do
+    expect_accepted(asking("2-2", case[1]), "flexo{workers=2-2}")
+    expect_accepted(request(case[1]), nil)
+  end
+end
+
+function checks.licences_that_a_job_takes_once_are_the_administrators_to_name()
+  local config = { job_licenses = { "scratch" } }
+  expect_accepted(asking("2-8", { licenses = "scratch" }), "flexo{workers=2-8}", config)
+  expect_accepted(asking("2-8", { licenses = "scratch:1" }), "flexo{workers=2-8}", config)
+  for _, licenses in ipairs({ "scratch:1,matlab:2", "matlab|scratch", "scratchy", "scratch@server:1" }) do
+    expect_refused(asking("2-8", { licenses = licenses }), { "--licenses=" }, config)
+  end
+end
+
+function checks.what_satellites_cannot_repeat_does_not_come_later_either()
+  for _, case in ipairs(CANNOT_BE_REPEATED) do
+    local elastic = load_module()
+    for token, wanted in pairs({ ["flexo{workers=2-8}"] = slurm.ERROR, ["flexo{workers=2-2;fungible}"] = slurm.SUCCESS,
+      ["flexo{workers=2-2;opportunistic}"] = slurm.ERROR }) do
+      local job = { admin_comment = token, partition = "train", user_id = 1000 }
+      expect(elastic.job_modify(case[1], job, partitions, 1000) == wanted, "should go by the range in " .. token)
+    end
+  end
+end
+
 local SHARED = { shared_partition = "shared" }
 local TAG = "flexo-satellite base=7 restart=0 grant=g1 workers=1"
 

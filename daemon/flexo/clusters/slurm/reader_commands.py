@@ -37,6 +37,9 @@ from flexo.model.queue import JobState, QueuedJob
 T = TypeVar("T")
 
 _SQUEUE = ("squeue", "--all", "--local", "--noheader")
+_PENDING, _PENDING_OR_STARTED = "--states=PENDING", "--states=PENDING,RUNNING,SUSPENDED"
+_Asked = tuple[int, bool]
+"""A job about which the reader asks, and whether the job waits."""
 ONE_BY_ONE = 8
 """The most jobs that are asked about one by one. One costs the controller 0.3 ms, any list of jobs as much as
 all jobs."""
@@ -48,7 +51,7 @@ class CommandReader:
     def __init__(self, commands: SlurmCommands, satellite_partitions: frozenset[str]) -> None:
         self._commands = commands
         self._satellite_partitions = satellite_partitions
-        self._excluded_nodes: dict[int, frozenset[str]] = {}
+        self._excluded_nodes: dict[_Asked, frozenset[str]] = {}
         self._seen: dict[str, QueuedJob] = {}
         """The jobs of the last poll, by their printed text. Most of a long queue is printed as before, and
         not parsed again."""
@@ -95,7 +98,7 @@ class CommandReader:
     def _with_excluded_nodes(self, jobs: tuple[QueuedJob, ...]) -> Iterator[QueuedJob]:
         self._learn_excluded_nodes(jobs)
         for job in jobs:
-            nodes = self._excluded_nodes.get(job.job_id)
+            nodes = self._excluded_nodes.get(_asked(job))
             yield replace(job, excluded_nodes=nodes) if nodes else job
 
     def _queue(self, answered: Callable[[], None]) -> list[str]:
@@ -118,25 +121,21 @@ class CommandReader:
             return fields_to_ask("")
 
     def _learn_excluded_nodes(self, jobs: tuple[QueuedJob, ...]) -> None:
-        """Ask for the excluded nodes of new waiting jobs, and forget the jobs that wait no more.
+        """Ask for the excluded nodes of jobs for which they matter anew, and forget the others.
 
-        The reader does not ask for held jobs (of priority 0), which cannot start yet. Nor does it ask for
-        satellites, of which many may be new at once: each names its one node. A tag alone says nothing,
-        because its user wrote it.
+        They matter while a job waits. They matter for an elastic job that runs, too: its user may have
+        changed them until it started, so the reader asks once more.
         """
-        waiting = {
-            job.job_id
-            for job in jobs
-            if job.state is JobState.PENDING
-            and job.priority
-            and not (job.satellite is not None and len(job.required_nodes) == 1)
-        }
-        known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
-        new = sorted(waiting - known.keys())
-        asked = [f"--jobs={job_id}" for job_id in new] if len(new) <= ONE_BY_ONE else ["--states=PENDING"]
-        for which in asked:
-            known |= parse_excluded_nodes(self._excluded_nodes_of(which))
-        self._excluded_nodes = {job_id: known.get(job_id, frozenset()) for job_id in waiting}
+        wanted = {_asked(job) for job in jobs if _excluded_nodes_matter(job)}
+        known = {asked: nodes for asked, nodes in self._excluded_nodes.items() if asked in wanted}
+        new = sorted(wanted - known.keys())
+        which = [f"--jobs={job_id}" for job_id, _ in new]
+        if len(new) > ONE_BY_ONE:
+            which = [_PENDING if all(waits for _, waits in new) else _PENDING_OR_STARTED]
+        found: dict[int, frozenset[str]] = {}
+        for jobs_asked in which:
+            found |= parse_excluded_nodes(self._excluded_nodes_of(jobs_asked))
+        self._excluded_nodes = known | {asked: found.get(asked[0], frozenset()) for asked in new}
 
     def _excluded_nodes_of(self, which: str) -> str:
         try:
@@ -145,6 +144,21 @@ class CommandReader:
             if "invalid job id" in failure.said.lower():
                 return ""  # the one job asked about has ended meanwhile
             raise ClusterUnreachable(str(failure)) from failure
+
+
+def _asked(job: QueuedJob) -> _Asked:
+    return job.job_id, job.state is JobState.PENDING
+
+
+def _excluded_nodes_matter(job: QueuedJob) -> bool:
+    """Whether the nodes that a job excludes can matter.
+
+    A held job (of priority 0) cannot start yet. A satellite that names its one node excludes no other, and
+    many may be new at once. Its tag alone says nothing, because its user wrote it.
+    """
+    if job.state is JobState.PENDING:
+        return bool(job.priority) and not (job.satellite is not None and len(job.required_nodes) == 1)
+    return job.elastic is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED)
 
 
 def _understood(parse: Callable[[], T]) -> T:

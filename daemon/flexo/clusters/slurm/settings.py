@@ -20,10 +20,10 @@ class SlurmSettings(KindSection):
     ] = "flex"
     """The preemptible partition that satellites are submitted to."""
     satellite_qos: Annotated[
-        str, Field(pattern=rf"{PARTITION}|^$"), Allowed('the name of one QOS, or "": each user\'s own')
+        str, Field(pattern=rf"{PARTITION}|^$"), Allowed('the name of one QOS, or "": that of each base')
     ] = ""
-    """The QOS that satellites are submitted with, for sites that preempt by QOS or bill by it; empty: the
-    default one of their user."""
+    """The QOS that satellites are submitted with, for sites that preempt by QOS or bill by it; empty: the QOS
+    of their base."""
     timeout_s: Annotated[float, Field(ge=1, le=600), Allowed("seconds, from 1 to 600")] = 20.0
     """How long one question to Slurm may take."""
 

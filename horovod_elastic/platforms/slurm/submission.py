@@ -1,0 +1,53 @@
+"""Submits an elastic job, and cancels one, for a Python program of the job's user."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.slurm.commands import ask
+from horovod_elastic.platforms.slurm.environment import JOB_ID
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class NotSubmitted(Exception):
+    """Slurm, or flexo's plugin, refused; the message is theirs."""
+
+
+def submit(script: Path, arguments: Sequence[str], options: Mapping[str, str | int | bool]) -> int:
+    """Submit a job script with options of sbatch; return the job's id.
+
+    An option is called as on the command line, with _ for - (`gpus_per_task`). True stands for an option
+    without a value; False leaves it out. Raises NotSubmitted, and ValueError for a name that is none.
+    """
+    command = ["sbatch", "--parsable", *_arguments(options), "--", str(script), *arguments]
+    answer = _asked(command)
+    match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
+    if match is None:
+        raise NotSubmitted(f"sbatch answered '{answer.strip()[:200]}' where a job id was expected")
+    return int(match[1])
+
+
+def cancel(job_id: int) -> None:
+    """Cancel a job; no error if it has ended. Raises NotSubmitted if Slurm refuses."""
+    _asked(["scancel", "--quiet", str(job_id)])
+
+
+def _arguments(options: Mapping[str, str | int | bool]) -> list[str]:
+    for name in options:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"'{name}' is no option of sbatch; allowed are names such as gpus_per_task")
+    words = {name.replace("_", "-"): value for name, value in options.items() if value is not False}
+    return [f"--{word}" if value is True else f"--{word}={value}" for word, value in words.items()]
+
+
+def _asked(command: list[str]) -> str:
+    """Slurm's answer. A program inside a job, such as a notebook, does not pass its job's variables on."""
+    try:
+        return ask(command, os.environ if JOB_ID in os.environ else None)
+    except NotInAJob as error:
+        raise NotSubmitted(str(error)) from error
