@@ -27,7 +27,7 @@ elastic.config = {
   -- this file knows a satellite is no proof, since users write comments. So each job that gets in is held
   -- (priority 0), and job_modify() lets its owner neither release nor change it: Slurm alone would let them
   -- (JobHeldUser). flexod releases only jobs that match a grant of its own. Lua is not a limit: set
-  -- MaxTRESPerJob=gres/spare=0 on all other QOSes as well (docs/howto/admin-guide.md). nil: no GPUs are shared.
+  -- MaxTRESPerJob=gres/spare=0 on all other QOSes as well (docs/howto/share-gpus-on-slurm.md). nil: no GPUs are shared.
   shared_partition = nil,
   -- Accounts whose elastic jobs all let opportunistic jobs use their GPUs, such as { "teaching" }. Jobs of other
   -- accounts say --elastic-cohost, and so do jobs of these that are not elastic.
