@@ -18,7 +18,7 @@ _LETTER: Final = {"": 7.4, "title": 8.2, "small": 6.8}
 _STYLE: Final = """\
 .ground{fill:#fff}.room{fill:#eef5f4;stroke:#8fb3ae}.part{fill:#fff;stroke:#2f7d73}
 .busy{fill:#cfe8e3;stroke:#2f7d73}.lent{fill:#fdf0d5;stroke:#b98a2d}
-.way{fill:none;stroke:#44605c;stroke-width:1.5}.dashed{stroke-dasharray:5 4}.head{fill:#44605c}
+.way{fill:none;stroke:#44605c;stroke-width:1.5}.head{fill:#44605c}
 text{font:13px system-ui,sans-serif;fill:#1c2b29}.title{font-weight:600}.small{font-size:12px;fill:#44605c}
 @media (prefers-color-scheme:dark){.ground{fill:#1b2326}.room{fill:#222e31;stroke:#53706c}
 .part{fill:#1b2326;stroke:#63b3a8}.busy{fill:#27504a;stroke:#63b3a8}.lent{fill:#4a3c1c;stroke:#d3a64a}
@@ -69,15 +69,13 @@ class Arrow:
     at: tuple[float, float] = (0, 0)
     """Where the first line of words begins, or ends with `anchor` "end"."""
     both: bool = False
-    dashed: bool = False
     anchor: str = "start"
 
     def svg(self) -> Iterator[str]:
         """The line, then the words."""
         route = " ".join(f"{x:g},{y:g}" for x, y in self.points)
         start = ' marker-start="url(#head)"' if self.both else ""
-        style = "way dashed" if self.dashed else "way"
-        yield f'<polyline class="{style}" points="{route}" marker-end="url(#head)"{start}/>'
+        yield f'<polyline class="way" points="{route}" marker-end="url(#head)"{start}/>'
         for i, line in enumerate(self.lines):
             yield words(self.at[0], self.at[1] + 15 * i, line, "small", self.anchor)
 
