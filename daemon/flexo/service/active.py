@@ -90,7 +90,7 @@ class Active:
             signer=grant_signer(settings),
             aggregation=_pooled(settings, pool, leaders),
         )
-        jobs = JobService(leaders, controller, ServiceTimeouts(), leadership)
+        jobs = JobService(leaders, controller, ServiceTimeouts(), leadership, trials=controller.trials_of)
         admin = AdminService(controller, event_store, leaders, settings.service.administrators, availability)
         inference = InferenceService(pushed, _may_push(settings), leaders.wake.set)
         users = frozenset(settings.aggregation.pool_users)
