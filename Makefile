@@ -23,7 +23,7 @@ ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.ven
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-service deb rpm wheel pictures docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -178,6 +178,10 @@ bench-yarn: ## elastic jobs on YARN: how soon they grow, what they cost, what po
 bench-sharing: ## what sharing a GPU costs one job and gives another, beside no control and a duty cycle (ARGS=--cpu pretends a GPU)
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.sharing $(ARGS)
+
+bench-jsa: ## step times of two models as the job scalability analyzer expects them, beside measured ones (8 minutes; ARGS='--models cnn')
+	@./setup.sh all
+	@$(BIN)/python -m flexo_bench.jsa $(ARGS)
 
 bench-service: ## Aggregators beside the all-reduce and dedicated servers, shared by jobs in Slurm, and published figures (an hour; ARGS='--parts comm --quick')
 	@./setup.sh all

@@ -35,6 +35,9 @@ _BATCH_KEY = "flexo_aggregate_batch"
 """Key in the optimizer's parameter groups: the aggregate batch that the group's learning rate is right for.
 So both are saved, restored, broadcast and checkpointed together. Groups that the script has just made lack
 the key."""
+_BEFORE_TRIALS_KEY = "flexo_batch_before_trials"
+"""Key beside it: the aggregate batch before trials of others began (batch_trials.py); 0: none are under way.
+A new generation breaks trials off. It then takes this batch, on newcomers too."""
 
 RateRule = Callable[[float, int, int], float]
 """(learning rate, its aggregate batch, the new aggregate batch) -> the new learning rate."""
@@ -157,6 +160,8 @@ class AggregateBatch:
         self._made_for = total
         self._passes = 0
         """Backward passes a step that the optimizer was last told to expect."""
+        self._samples = 0
+        """The samples of this worker in the last step whose number was not taken yet."""
         self.share = self._share_of(self._total())
         """The work of this worker in a step, until the next generation."""
         self._take(self.share)
@@ -170,6 +175,7 @@ class AggregateBatch:
         object was made does not contain it."""
         for group in self._optimizer.param_groups:
             group.setdefault(_BATCH_KEY, self._made_for)
+            group.setdefault(_BEFORE_TRIALS_KEY, 0)
         return int(self._optimizer.param_groups[0][_BATCH_KEY])
 
     def parts(self, *tensors: Any) -> Iterator[tuple[Any, ...]]:
@@ -184,6 +190,7 @@ class AggregateBatch:
         length = len(tensors[0])
         if not length:
             return
+        self._samples = length
         weight = self._weight(length)
         start = 0
         sizes = batches.split(length, self._largest)
@@ -203,11 +210,47 @@ class AggregateBatch:
 
     def take(self, aggregate: int) -> None:
         """Begin a generation with `aggregate` samples a step; 0: as before. The optimizer already has rank
-        0's state.
+        0's state. Trials are over.
         """
-        before = self.share
         made_for = self._total()
-        now = aggregate or made_for
+        groups = self._optimizer.param_groups
+        before_trials = int(groups[0][_BEFORE_TRIALS_KEY])
+        for group in groups:
+            group[_BEFORE_TRIALS_KEY] = 0
+        self._change_to(aggregate or before_trials or made_for)
+
+    def try_out(self, aggregate: int) -> None:
+        """Train with `aggregate` samples a step for a trial; 0: trials are over."""
+        if not aggregate:
+            self.take(0)
+            return
+        made_for = self._total()
+        for group in self._optimizer.param_groups:
+            group[_BEFORE_TRIALS_KEY] = group[_BEFORE_TRIALS_KEY] or made_for
+        self._change_to(aggregate)
+
+    def take_samples(self) -> int:
+        """The samples of this worker in the step that has just ended; 0: no step has ended."""
+        samples, self._samples = self._samples, 0
+        return samples
+
+    @property
+    def weights(self) -> int:
+        """Number of weights whose gradients workers exchange."""
+        return sum(
+            weight.numel()
+            for group in self._optimizer.param_groups
+            for weight in group["params"]
+            if weight.requires_grad
+        )
+
+    @property
+    def largest(self) -> int:
+        """Samples that fit into one pass of one worker; 0: the script has not said."""
+        return self._largest
+
+    def _change_to(self, now: int) -> None:
+        before = self.share
         for group in self._optimizer.param_groups:
             if group[_BATCH_KEY] != now:
                 group["lr"] = self._learning_rate(group["lr"], int(group[_BATCH_KEY]), now)
@@ -258,6 +301,22 @@ def samples_in_a_step() -> int:
     Several optimizers take turns on the same samples, so their numbers are not added up.
     """
     return max((batch.share.samples for batch in script.batches), default=0)
+
+
+def take_samples() -> int:
+    """The samples of this worker in the step that has just ended; 0: none has, or the script has not said."""
+    return max((batch.take_samples() for batch in script.batches), default=0)
+
+
+def model() -> tuple[int, int]:
+    """Weights of the model, and samples that fit one pass of a worker; (0, 0): the script has not said."""
+    return max(((batch.weights, batch.largest) for batch in script.batches), default=(0, 0))
+
+
+def try_out(aggregate: int) -> None:
+    """Train with `aggregate` samples a step for a trial; 0: trials are over. All workers call it at once."""
+    for batch in script.batches:
+        batch.try_out(aggregate)
 
 
 def warm_up(state: Any) -> float:

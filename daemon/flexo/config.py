@@ -216,6 +216,11 @@ class ControllerSettings(Section):
     ] = {}  # noqa: RUF012
     """GPUs that Slurm accounts are guaranteed under the policy `antman`; an account that is not named has
     none. Without accounting, users stand for accounts."""
+    all_reduce: Annotated[
+        AbsolutePath | None, Allowed("the absolute path of a file that horovod_elastic.calibrate has written")
+    ] = None
+    """The times of the cluster's all-reduces, by which policies of IBM's paper forecast the speeds of jobs
+    (`throughput`). Unset: no job tries batches out."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
     """Decide and record, tell nobody, change nothing. `flexod --dry-run` says the same."""
 
@@ -227,6 +232,11 @@ class ControllerSettings(Section):
         if value not in registry.built_in():
             registry.class_of(value)  # raises where the package that offers it is broken
         return value
+
+    @field_validator("all_reduce")
+    @classmethod
+    def _check_all_reduce(cls, value: Path | None) -> Path | None:
+        return absolute(value)
 
     @field_validator("gpu_speeds")
     @classmethod

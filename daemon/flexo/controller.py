@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -30,6 +31,7 @@ from flexo.clusters.base import (
 )
 from flexo.config import Settings
 from flexo.control import events
+from flexo.control.batch_trials import BatchTrials, TrialOrder, read_all_reduce
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.ended import EndedJobs
 from flexo.control.explanations import explain, headline, profile
@@ -63,7 +65,7 @@ from flexo.grant_signatures import GrantSigner
 from flexo.grants import GrantLedger, ReconciledState, Rules
 from flexo.loaning.lending import Lending
 from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
-from flexo.model.measured import ScalingPoint
+from flexo.model.measured import ScalingPoint, ScriptKey, Speed
 from flexo.model.nodes import Node
 from flexo.model.plans import Action, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey, QueuedJob
@@ -75,6 +77,7 @@ from flexo.policies.placement import Placement
 from flexo.sharing.opportunists import SharingRules, with_opportunists
 from flexo.training_jobs import History, Known, TrainingJobs, opportunist
 from flexo.words import names_in
+from flexo_protos.all_reduce_file import AllReduceTable, BadAllReduceFile
 from flexo_protos.resources import total
 
 _START_TURNS: Final = 2
@@ -156,6 +159,7 @@ class Controller:
         self._recent_errors = RecentErrors(cluster.software)
         self._overrides = ScaleOverrides(event_store, now)
         self._profiles = Profiles(event_store, now)
+        self._batch_trials = BatchTrials(event_store)
         # changed by the loop's thread alone
         self._history = History(event_store.running_times())
         self._training_jobs = TrainingJobs()
@@ -206,6 +210,7 @@ class Controller:
         self._settings = settings
         self._policy = _policy_of(settings) if self._given_policy is None else self._given_policy
         self._recent_errors.forget()
+        self._all_reduce = self._read_all_reduce(controller.all_reduce)
         self._grant_ledger = GrantLedger(self._signer, self._grant_ledger.issued, self._clock())
         self._startup_barrier = StartupBarrier()
         self._starvation_guard = StarvationGuard()
@@ -226,6 +231,14 @@ class Controller:
         self._priorities = Priorities(
             cluster, self._event_store, self._recent_errors, dry_run=controller.dry_run
         )
+
+    def _read_all_reduce(self, path: Path | None) -> AllReduceTable | None:
+        """The all-reduces of the cluster; None without a file. flexod has checked the file just before."""
+        try:
+            return None if path is None else read_all_reduce(path)
+        except BadAllReduceFile as error:
+            _log.error(f"[controller] all_reduce: {path}: {error}; no speeds are forecast")
+            return None
 
     def run(self, stop: threading.Event) -> None:
         """Run cycles until `stop` is set. An unreachable cluster or a full disk does not end the loop."""
@@ -379,6 +392,11 @@ class Controller:
     def note(self, kind: str, key: JobKey, text: str) -> None:
         """Record an operation of a job that somebody asked for."""
         self._record((Event(self._clock(), kind, key, text),))
+
+    def trials_of(self, script: ScriptKey) -> TrialOrder:
+        """Whether a job of this script is to try several batches."""
+        wanted = self._policy.tries_batches and self._all_reduce is not None
+        return TrialOrder(wanted, self._batch_trials.known_weights(script) if wanted else 0)
 
     def resizable(self, key: JobKey) -> ElasticJob:
         """The job, if it may be resized now. Raises UnknownJob, Busy, NotSteered."""
@@ -643,6 +661,7 @@ class Controller:
         self._take_slow_gpus(reconciled, state.at)
         self._residency.see(reconciled.jobs, state.at, self._grant_ledger.given_back)
         self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
+        self._batch_trials.see(reconciled.jobs, reports, state.at)
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
         snapshot = self._snapshot_of(state, reconciled, reports)
         plan = not_more_than_start(
@@ -758,9 +777,18 @@ class Controller:
             state.at,
             self._fair_shares.weights,
             within.jobs,
+            self._analyzed(reconciled.jobs),
         )
         training = self._training_jobs.of(state.jobs, reconciled.jobs, known)
         return replace(self._snapshot(state, reconciled.jobs), training=training, quotas=within.quotas)
+
+    def _analyzed(self, jobs: Iterable[ElasticJob]) -> Mapping[JobKey, Speed]:
+        """The speeds that the job scalability analyzer expects, if the policy goes by them; not those of jobs
+        that were profiled."""
+        if self._all_reduce is None or not self._policy.tries_batches:
+            return {}
+        profiled = self._profiles.known
+        return self._batch_trials.speeds((job for job in jobs if job.key not in profiled), self._all_reduce)
 
     def _plan_all(self, snapshot: Snapshot, state: ClusterState) -> Plan:
         """The plan of the policy, of opportunistic jobs, and of Aggregators in satellites."""

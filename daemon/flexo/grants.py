@@ -601,6 +601,7 @@ class GrantLedger:
             aggregation=report.aggregation if report else None,
             resizes=report.resizes if report else 0,
             paused_s=report.paused_s if report else 0.0,
+            tried_worker_s=report.tried.worker_s if report and report.tried else 0.0,
             aggregators=AggregatorGrants(
                 retry_at=self._aggregator_backoffs.nodes_until(base.key, now),
                 rest_until=self._aggregator_backoffs.job_until(base.key),

@@ -110,6 +110,8 @@ class Known:
     """The weights of users' flexible demand; 1 for users that are not listed."""
     guaranteed: Container[JobKey] = ()
     """Running jobs within their tenants' quotas (AntMan)."""
+    analyzed: Mapping[JobKey, Speed] = field(default_factory=dict)
+    """Expected speeds by the job scalability analyzer. They count before `scaling`."""
 
 
 class TrainingJobs:
@@ -150,7 +152,7 @@ def tenant_of(job: QueuedJob) -> str:
 
 
 def _running(base: QueuedJob, job: ElasticJob, known: Known) -> TrainingJob:
-    speed = speed_of(known.scaling.get(job.key, ()))
+    speed = known.analyzed.get(job.key) or speed_of(known.scaling.get(job.key, ()))
     service_gpu_s = _service(base, job, known.now)
     done_s = service_gpu_s / float(job.shape.gpus or 1) / job.base_workers
     left_s, source = _time_left(base, known, done_s)

@@ -56,6 +56,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "started_at": job.started_at or None,
         "resizes": job.resizes,
         "paused_s": job.paused_s,
+        "tried_worker_s": job.tried_worker_s,
     }
 
 
@@ -177,6 +178,7 @@ def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
         "gpus_per_worker": end.gpus_per_worker or None,
         "resizes": end.resizes,
         "paused_s": end.paused_s,
+        "tried_worker_s": end.tried_worker_s,
     }
 
 

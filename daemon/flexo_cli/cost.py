@@ -36,6 +36,8 @@ class Run:
     """GPUs of a worker; 0: none, or not known."""
     resizes: int
     paused_s: float
+    tried_worker_s: float = 0.0
+    """Worker seconds of trials of several batches, which are part of the others."""
 
     @property
     def seconds(self) -> float:
@@ -117,6 +119,7 @@ def _run(flexod: Daemon, job: int) -> Run:
             gpus=gpus_per_worker(running),
             resizes=running.resizes,
             paused_s=running.paused_s,
+            tried_worker_s=running.tried_worker_s,
         )
     reply = flexod.explain(job)
     end = reply.end
@@ -131,6 +134,7 @@ def _run(flexod: Daemon, job: int) -> Run:
         gpus=round(end.gpus_per_worker, 6),
         resizes=end.resizes,
         paused_s=end.paused_s,
+        tried_worker_s=end.tried_worker_s,
     )
 
 
@@ -147,8 +151,15 @@ def _pairs(job: int, run: Run, found: Cost) -> list[tuple[str, str]]:
         ("base", f"{_hours(found.base * each)} {unit}: {workers(run.base_workers)}{of}"),
         ("gained", f"{_hours(found.satellites * each)} {unit} on satellites{share}"),
         ("lost", lost),
+        *([("tried", _tried(run, found, each, unit))] if run.tried_worker_s else []),
         ("in all", f"{_hours(found.all * each)} {unit}"),
     ]
+
+
+def _tried(run: Run, found: Cost, each: int | float, unit: str) -> str:
+    hours = run.tried_worker_s / _HOUR_S
+    share = f" ({hours / found.all:.1%} of all)" if found.all else ""
+    return f"{_hours(hours * each)} {unit}{share}: first steps with several batches"
 
 
 def _hours(hours: float) -> str:
@@ -170,4 +181,5 @@ def _as_json(job: int, run: Run, found: Cost) -> Json:
         "lost_worker_hours": found.lost,
         "resizes": run.resizes,
         "paused_s": run.paused_s,
+        "tried_worker_hours": run.tried_worker_s / _HOUR_S,
     }

@@ -12,7 +12,14 @@ from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import GrantFailure, LeaderReport
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
-from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu, SlowGpuReport
+from flexo.model.measured import (
+    RunningTime,
+    ScalingPoint,
+    ScriptKey,
+    SlowGpu,
+    SlowGpuReport,
+    TriedScript,
+)
 from flexo.model.queue import JobKey
 
 
@@ -82,6 +89,13 @@ class NoEventStore:
         return {}
 
     def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
+        """Do nothing."""
+
+    def tried_scripts(self) -> tuple[TriedScript, ...]:
+        """No trials."""
+        return ()
+
+    def set_tried_script(self, tried: TriedScript, forgotten: Iterable[ScriptKey]) -> None:
         """Do nothing."""
 
     def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:

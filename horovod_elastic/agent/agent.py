@@ -50,6 +50,7 @@ from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.parked_store import FOLDER_VARIABLE, ParkedStore
+from horovod_elastic.leader.try_batches import script_digest
 from horovod_elastic.platforms.base import Platform, RankVariables, agent_name
 from horovod_elastic.trace import say, say_error
 
@@ -387,6 +388,7 @@ class Agent:
             *(self._plan, self._name, self._address, cluster, lease),
             inherited=leading.heir,
             parked=self._parked,
+            script=script_digest(self._options.command),
         )
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)

@@ -73,6 +73,7 @@ class DaemonLink:
         on_command: Callable[[pb.Command], None],
         say: Callable[[str], None],
         on_aggregators: Callable[[pb.Aggregators], None] = lambda _: None,
+        on_welcome: Callable[[pb.Welcome], None] = lambda _: None,
     ) -> None:
         """`address`: flexod's host:port, or several separated by commas."""
         self._addresses = flexods.several(address)
@@ -83,6 +84,7 @@ class DaemonLink:
         self._on_grants = on_grants
         self._on_command = on_command
         self._on_aggregators = on_aggregators
+        self._on_welcome = on_welcome
         self._say = say
         self._said = ""
         self.report_interval_s = REPORT_INTERVAL_S
@@ -169,6 +171,7 @@ class DaemonLink:
             self.report_interval_s = float(max(1, message.welcome.report_interval_s))
             self._wait_s = FIRST_RETRY_S
             self._say_once(f"attached to flexod {message.welcome.flexod_version} at {address}")
+            self._on_welcome(message.welcome)
         elif kind == "grants":
             self._on_grants(message.grants)
         elif kind == "command":

@@ -81,7 +81,7 @@ class Leader:
 
     `name`: name of the agent in whose process the leader lives. `address`: address at which this node is
     reached. `inherited`: whether another leader has led this job before. `parked`: the base's store for the
-    state of an opportunistic job.
+    state of an opportunistic job. `script`: see try_batches.script_digest.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Leader:
         members: Membership | None = None,
         inherited: bool = False,
         parked: ParkedStore | None = None,
+        script: str = "",
     ) -> None:
         self.plan = plan
         self._parked = parked
@@ -137,7 +138,9 @@ class Leader:
             since=since,
         )
         allowed = profiling.allowed()
-        self._oversight = Oversight(self, profiling_allowed=allowed, unit=plan.base.unit)
+        self._oversight = Oversight(
+            self, profiling_allowed=allowed, unit=plan.base.unit, batch=plan.base.batch
+        )
         self._executor = CommandExecutor(
             self._agents,
             address,
@@ -169,6 +172,7 @@ class Leader:
             self._accounting,
             inherited=inherited,
             since=since,
+            script=script,
         )
 
     # --- life ----------------------------------------------------------------------------------
@@ -189,6 +193,7 @@ class Leader:
                 ),
                 say=say,
                 on_aggregators=lambda told: self.post(lambda: self._on_aggregators(told)),
+                on_welcome=lambda welcome: self.post(lambda: self._oversight.welcomed(welcome)),
             )
         )
 
@@ -602,6 +607,11 @@ class Leader:
     def limit_workers(self, workers: int | None) -> None:
         """See oversight.OversightContext."""
         self._carry_out(self._membership.limit(workers, time.monotonic()))
+
+    def renew(self) -> None:
+        """See oversight.OversightContext."""
+        if not self._membership.taking_over and not self._membership.finishing:
+            self._carry_out(self._membership.renew(time.monotonic()))
 
     def give_back_slow(self, agent: str, why: str) -> None:
         """See oversight.OversightContext."""

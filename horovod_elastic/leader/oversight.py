@@ -15,6 +15,7 @@ from horovod_elastic.job_plan import host_of
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.pending_commands import Effect, Limit, PendingCommands, Tell, Training
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice
+from horovod_elastic.leader.try_batches import TryBatches
 from horovod_elastic.trace import say
 
 SLOWEST, FASTEST = 0.001, 1000.0
@@ -50,6 +51,10 @@ class OversightContext(Protocol):
         """Train with at most `workers` workers, the others aside and warm; None: with all."""
         ...
 
+    def renew(self) -> None:
+        """Have the workers train on in a new generation."""
+        ...
+
     def tell_worker(self, worker_id: str, message: workers_pb2.ToWorker) -> None:
         """Send a worker a message through its agent. A worker that is gone is ignored."""
         ...
@@ -64,9 +69,12 @@ class OversightContext(Protocol):
 
 
 class Oversight:
-    """See the module. Times are monotonic seconds. `unit`: workers come and go by so many."""
+    """See the module. Times are monotonic seconds. `unit`: workers come and go by so many. `batch`: see
+    TryBatches."""
 
-    def __init__(self, leader: OversightContext, *, profiling_allowed: bool, unit: int = 1) -> None:
+    def __init__(
+        self, leader: OversightContext, *, profiling_allowed: bool, unit: int = 1, batch: str = ""
+    ) -> None:
         self._leader = leader
         self._profiling_allowed = profiling_allowed
         self._commands = PendingCommands(profiling_allowed, unit)
@@ -74,6 +82,7 @@ class Oversight:
         """One watch for each speed: only workers on equally fast GPUs should take equally long."""
         self._training = Training(0, ())
         self._batch = 0
+        self._trials = TryBatches(batch)
         self._speeds = NodeSpeeds()
         self._speeds_told: dict[str, float] = {}
         """The speed that each worker was last told."""
@@ -87,6 +96,15 @@ class Oversight:
     def unscalable_why(self) -> str:
         """Why the job is not scalable, for Report.unscalable_why; "" if it is."""
         return "" if self._profiling_allowed else profiling.OPTED_OUT
+
+    @property
+    def tried(self) -> jobs_pb2.TriedBatches | None:
+        """The result of trials, for Report.tried; None: there is none yet."""
+        return self._trials.result
+
+    def welcomed(self, welcome: jobs_pb2.Welcome) -> None:
+        """Take flexod's welcome, which may ask for trials of several batches."""
+        self._trials.welcomed(welcome)
 
     def batch_wanted(self, samples: int) -> None:
         """Take flexod's aggregate batch (Grants.batch) for the next generation; 0: the script's own."""
@@ -104,19 +122,21 @@ class Oversight:
         self._carry_out(self._commands.asked(command, self._leader.training(), now))
 
     def goes(self, generation: int, worker_ids: Sequence[str]) -> None:
-        """Tell workers the batch and their speeds for `generation`, just before their Go message."""
+        """Tell workers batch, trials and their speeds for `generation`, just before their Go message."""
         for worker_id in worker_ids:
             self._tell_speed(worker_id)
         if self._batch:
             batch = tasks_pb2.SetBatch(aggregate=self._batch, generation=generation)
-            for worker_id in worker_ids:
-                message = workers_pb2.ToWorker(task=tasks_pb2.Task(set_batch=batch))
-                self._leader.tell_worker(worker_id, message)
+            self._tell_all(worker_ids, tasks_pb2.Task(set_batch=batch))
+        trials = self._trials.task(generation)
+        if trials is not None:
+            self._tell_all(worker_ids, trials)
 
     def stands(self, worker_id: str, status: workers_pb2.WorkerStatus, now: float) -> None:
         """A worker has reported its status, and the times of its last mini-batches."""
         self._look_who_trains(now)
         self._tell_speed(worker_id)
+        self._trials.stands(status)
         steps = status.steps
         watch = self._watches.get(self._speed_of(worker_id), StragglerWatch())
         slow = watch.steps(worker_id, status.generation, status.boundary, steps.own_s)
@@ -135,9 +155,13 @@ class Oversight:
         self._carry_out(self._commands.worker_gone(worker_id))
 
     def tick(self, now: float) -> None:
-        """Note changes of the training workers, and let the command under way advance."""
+        """Note changes of the training workers, let the command under way advance, and begin trials."""
         self._look_who_trains(now)
         self._carry_out(self._commands.tick(now))
+        training = self._training
+        free = training.workers and not self._leader.training().changing and not self._commands.under_way
+        if free and self._trials.due(training.generation):
+            self._leader.renew()
 
     def _look_who_trains(self, now: float) -> None:
         training = self._leader.training()
@@ -164,6 +188,10 @@ class Oversight:
         if speed != self._speeds_told.get(worker_id, 0.0):
             self._speeds_told[worker_id] = speed
             task = tasks_pb2.Task(set_speed=tasks_pb2.SetSpeed(speed=speed))
+            self._leader.tell_worker(worker_id, workers_pb2.ToWorker(task=task))
+
+    def _tell_all(self, worker_ids: Sequence[str], task: tasks_pb2.Task) -> None:
+        for worker_id in worker_ids:
             self._leader.tell_worker(worker_id, workers_pb2.ToWorker(task=task))
 
     def _deal_with(self, straggler: Straggler) -> None:

@@ -28,7 +28,9 @@ ATTACH_TO_FLEXOD_BOUND_S = 10.0
 
 
 class Reporter:
-    """See the module. `inherited`: another leader led this job before. `since`: time when this one began."""
+    """See the module. `inherited`: another leader led this job before. `since`: time when this one began.
+    `script`: see try_batches.script_digest.
+    """
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class Reporter:
         *,
         inherited: bool,
         since: float,
+        script: str = "",
     ) -> None:
         self._plan = plan
+        self._script = script
         self._lease = lease
         self._membership = membership
         self._satellites = satellites
@@ -107,6 +111,7 @@ class Reporter:
             unit=base.unit if base.unit > 1 else 0,
             opportunistic=base.opportunistic,
             reserves=self._sums.reserves if self._sums.wanted else 0,
+            script=self._script,
         )
 
     def _oriented(self, now: float) -> bool:
@@ -136,6 +141,7 @@ class Reporter:
             aggregation=self._sums.report(self._nodes(), self._satellite_sums.wanted, now),
             resizes=cost.resizes,
             paused_s=cost.paused_s,
+            tried=self._oversight.tried,
         )
 
     def _nodes(self) -> int:

@@ -208,6 +208,7 @@ def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:
         if word is not None:
             self._flexo_word = word
             raise module.HostsUpdatedInterrupt(not word.sync)
+        session.try_batches()
         if getattr(self, "_flexo_saved", False):
             boundary.park_copy(session, self)
 

@@ -32,6 +32,7 @@ from horovod_elastic.trace import say, say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
 from horovod_elastic.worker import departure
 from horovod_elastic.worker.participant_state import Called, ParticipantState
+from horovod_elastic.worker.trials import Trials
 
 STANDING_INTERVAL_S = 1.0
 AGENT_AWAY_S = 60.0
@@ -92,6 +93,8 @@ class Session:
         """A digest of what must be the same on all workers; "" if the script has told nothing."""
         self.samples_per_step = 0
         """The number of this worker's samples in a step, if the script has said so; else 0."""
+        self.trials = Trials()
+        """The trials of several batches, which the leader may ask for."""
         self.on_cannot_enter: Callable[[], None] = lambda: None
         """Called by the training thread when it cannot enter a generation, and is to wait for another one."""
         self._part = ParticipantState()
@@ -173,6 +176,10 @@ class Session:
             said = self._aggregates.get(self.generation, 0)
             self._aggregates = {each: n for each, n in self._aggregates.items() if each > self.generation}
         return said
+
+    def try_batches(self) -> None:
+        """Go on with the trials of several batches, if the leader wants some, after a boundary."""
+        self.trials.at_boundary(self.generation, self.size, *self._steps.last)
 
     def take_tasks(self) -> list[tasks_pb2.Task]:
         """Take the leader's tasks, for this boundary. There are none nearly always."""
@@ -440,6 +447,8 @@ class Session:
                 batches=self.batches,
                 outlives=self.core is not None and self.core.outlives,
             )
+            if self.trials.result is not None:
+                status.tried.CopyFrom(self.trials.result)
             if with_steps:
                 status.steps.CopyFrom(self._steps.told(self.samples_per_step))
             self.send(pb.FromWorker(status=status))
@@ -481,6 +490,8 @@ class Session:
                 self._aggregates[batch.generation] = batch.aggregate
             elif message.HasField("task") and message.task.HasField("set_speed"):
                 self.speed = message.task.set_speed.speed
+            elif message.HasField("task") and message.task.HasField("try_batches"):
+                self.trials.want(message.task.try_batches)
             elif message.HasField("task"):
                 self._tasks.append(message.task)
             self._changed.notify_all()
@@ -575,6 +586,8 @@ class _StepTimes:
         self._own: deque[float] = deque(maxlen=MOST_STEPS_TOLD)
         self._wall: deque[float] = deque(maxlen=MOST_STEPS_TOLD)
         self._began: tuple[float, float] | None = None
+        self.last = (0.0, 0.0)
+        """Seconds of the last mini-batch without and with waiting for others."""
 
     def begin(self, waited: float) -> None:
         """Begin a mini-batch. `waited`: the core's waiting time so far, in all."""
@@ -584,8 +597,9 @@ class _StepTimes:
         """End the mini-batch. `waited`: the core's waiting time so far, in all."""
         if self._began is not None:
             wall = time.monotonic() - self._began[0]
+            self.last = max(0.0, wall - (waited - self._began[1])), wall
+            self._own.append(self.last[0])
             self._wall.append(wall)
-            self._own.append(max(0.0, wall - (waited - self._began[1])))
 
     def told(self, samples: int) -> pb.StepTimes:
         """Take the times that were not sent yet, as a message."""

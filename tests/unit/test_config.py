@@ -110,6 +110,7 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("controller", "time_limit_s = 90.5", "whole seconds"),
         ("controller", "start_within_s = 1", "from 5"),
         ("controller", "dry_run = 1", "true or false"),
+        ("controller", 'all_reduce = "all_reduce.json"', "absolute path"),
         ("controller", 'order = "fifo"', '"cluster", or "policy"'),
         ("controller", "fairshare_weight = 1.5", "from 0 to 1"),
         ("controller", "fairshare_weight = -1", "from 0 to 1"),

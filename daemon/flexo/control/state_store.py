@@ -9,7 +9,7 @@ from flexo.event_store.job_owners import JobOwner
 from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
-from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.measured import RunningTime, ScalingPoint, ScriptKey, SlowGpu, TriedScript
 from flexo.model.queue import JobKey
 
 
@@ -60,6 +60,14 @@ class StateStore(Protocol):
 
     def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
         """Remember the measurements of a job's profile."""
+        ...
+
+    def tried_scripts(self) -> tuple[TriedScript, ...]:
+        """All remembered trials of scripts with several batches."""
+        ...
+
+    def set_tried_script(self, tried: TriedScript, forgotten: Iterable[ScriptKey]) -> None:
+        """Remember the trials of a script, and forget those of the scripts `forgotten`."""
         ...
 
     def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:

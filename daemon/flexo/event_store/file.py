@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from flexo.event_store import job_owners, stored_grants
+from flexo.event_store import job_owners, stored_grants, stored_trials
 
 _SCHEMA_1: Final = (
     "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, at REAL NOT NULL, facts TEXT NOT NULL)",
@@ -70,6 +70,7 @@ SCHEMAS: Final = (
     stored_grants.SCHEMA,
     _SCHEMA_10,
     job_owners.SCHEMA,
+    stored_trials.SCHEMA,
 )
 """The statements of each version, which change the version before into it."""
 VERSION: Final = len(SCHEMAS)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from flexo.event_store import job_owners, stored_grants
+from flexo.event_store import job_owners, stored_grants, stored_trials
 from flexo.event_store.file import Newer, is_damage, last_writer, open_file
 from flexo.event_store.job_owners import JobOwner
 from flexo.event_store.search import LARGEST_NUMBER, Search, look
@@ -28,7 +28,7 @@ from flexo.event_store.space import make_room
 from flexo.events import ROUTINE, Event
 from flexo.issued_grants import IssuedGrant
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
-from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.measured import RunningTime, ScalingPoint, ScriptKey, SlowGpu, TriedScript
 from flexo.model.queue import JobKey
 
 _DAY_S: Final = 86400.0
@@ -194,6 +194,18 @@ class EventStore:
         with self._lock:
             found = self._guarded(read)
         return found[0] if found else {}
+
+    def tried_scripts(self) -> tuple[TriedScript, ...]:
+        """All remembered trials of scripts with several batches."""
+        with self._lock:
+            found = self._guarded(stored_trials.read)
+        return found[0] if found else ()
+
+    def set_tried_script(self, tried: TriedScript, forgotten: Iterable[ScriptKey]) -> None:
+        """Remember the trials of a script, and forget those of the scripts `forgotten`."""
+        gone = tuple(forgotten)
+        with self._lock:
+            self._guarded(lambda each: stored_trials.write(each, tried, gone))
 
     def set_slow_gpu(self, gpu: SlowGpu) -> None:
         """Remember that a GPU is slow for a user, instead of earlier reports of that user's jobs about it."""

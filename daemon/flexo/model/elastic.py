@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from flexo.model.aggregation import AggregationUse
+from flexo.model.measured import TriedBatches
 from flexo.model.node_filter import ANY_NODE, NodeFilter
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
@@ -112,6 +113,10 @@ class LeaderReport:
     """The resizes since `flexo run` began."""
     paused_s: float = 0.0
     """The time for which training has stood still for them."""
+    script: str = ""
+    """A digest of the job's command and script; "": not known."""
+    tried: TriedBatches | None = None
+    """The job's trials of several batches; None: it has made none (yet)."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
         """The leader's report on one satellite; None: it reports nothing about that satellite."""
@@ -219,6 +224,8 @@ class ElasticJob:
     """See `LeaderReport`."""
     paused_s: float = 0.0
     """See `LeaderReport`."""
+    tried_worker_s: float = 0.0
+    """Worker seconds of its trials of several batches (`TriedBatches`)."""
     aggregators: AggregatorGrants = field(default_factory=AggregatorGrants)
     node_filter: NodeFilter = ANY_NODE
     """The nodes that its own request permits, for its satellites as for its base."""

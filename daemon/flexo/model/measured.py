@@ -28,6 +28,50 @@ class ScalingPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTime:
+    """The time of a step with one batch on one worker, without the exchange of gradients (IBM, section
+    III-B)."""
+
+    samples: int
+    step_s: float
+    """Median over `steps`."""
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TriedBatches:
+    """A leader's report of its job's trials of several batches. Nothing of it is verified."""
+
+    weights: int
+    """Weights of the model whose gradients workers exchange; 0: not known."""
+    largest: int
+    """Samples that fit one pass of a worker; 0: not known."""
+    times: tuple[BatchTime, ...] = ()
+    """The times by samples, ascending; empty: the job tried nothing."""
+    worker_s: float = 0.0
+    """Worker seconds that the trials took."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptKey:
+    """Jobs that train alike: those of one user with the same command and script, on GPUs of one type."""
+
+    user: str
+    digest: str
+    """The digest that leaders report; "": not known."""
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriedScript:
+    """The remembered trials of a script."""
+
+    script: ScriptKey
+    tried: TriedBatches
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlowGpuReport:
     """A leader's report that a worker was slower than the others of its job (Amoeba, section 5.4)."""
 

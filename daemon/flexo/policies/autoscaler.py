@@ -43,6 +43,7 @@ class Autoscaler(Policy):
     """
 
     uses_running_times: ClassVar[bool] = False
+    tries_batches: ClassVar[bool] = True
 
     delta_s: float = 600.0
     """Delta: the least time from one change to the next, unless nothing runs. The paper advises 10 to 15
@@ -60,6 +61,13 @@ class Autoscaler(Policy):
     @abstractmethod
     def batch_of(self, job: TrainingJob) -> int:
         """The aggregate batch with which `job` is to train; 0: the best that it accepts, at whatever size."""
+
+    def samples_of(self, job: TrainingJob, workers: int, nodes: int) -> int:
+        """The fixed batch, else the best one for this size as far as the job's speed is known."""
+        samples = self.batch_of(job)
+        if samples or job.batch is None or job.speed is None:
+            return samples
+        return job.speed.best_batch(workers, nodes)
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Make a decision if it is time, else say when to ask again (MAKESCALINGDECISIONS of figure 4)."""
@@ -203,9 +211,7 @@ class _Decision:
 
     def _target(self, job: TrainingJob, sizes: Choices, shares: tuple[NodeShare, ...]) -> Target:
         workers = self._placement.put(job.key, shares)
-        samples = self._policy.batch_of(job)
-        if not samples and job.batch is not None and job.speed is not None:
-            samples = job.speed.best_batch(workers, len(shares))
+        samples = self._policy.samples_of(job, workers, len(shares))
         speedup = sizes.worth_of(workers * job.shape.gpus)
         change = f"goes from {job.allocated} to {workers}" if job.shares else f"starts with {workers}"
         batch = f" and batch {samples}" if samples else ""

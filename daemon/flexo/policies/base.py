@@ -99,6 +99,9 @@ class Policy(ABC):
     """Whether the policy reads `TrainingJob.weight`."""
     uses_quotas: ClassVar[bool] = False
     """Whether the policy reads `Jobs.quotas`."""
+    tries_batches: ClassVar[bool] = False
+    """Whether jobs that accept several batches try them out when they begin, so that their speeds are known
+    (IBM, section III-B)."""
     starts_jobs: ClassVar[bool] = True
     """Whether the policy starts pending jobs where the cluster does not. If not, it cannot be simulated on
     such a cluster."""
@@ -118,6 +121,11 @@ class Policy(ABC):
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
         """All pending jobs, the first to start first; (): the cluster's own order is as good."""
         return ()
+
+    def samples_of(self, job: TrainingJob, workers: int, nodes: int) -> int:
+        """The aggregate batch of `job` with `workers` on `nodes`; 0: the script's own, or as many samples for
+        each worker as before."""
+        return 0
 
     def opportunistic_order(self, jobs: Jobs) -> tuple[JobKey, ...]:
         """The opportunistic jobs that run (`jobs.training`), in the order in which idle and shared GPUs serve

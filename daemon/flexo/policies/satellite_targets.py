@@ -42,7 +42,12 @@ def targets_of(
     said = policy.targets(seen, placement)
     if not said.evenly:  # the planner of satellites shares evenly itself, by CPUs and memory too
         said = fitted(said, seen, placement)
-    kept = {job.key: Target(job.key, job.allocated, samples=job.samples) for job in shown}
+    kept = {
+        job.key: Target(
+            job.key, job.allocated, samples=policy.samples_of(job, job.allocated, len(job.shares))
+        )
+        for job in shown
+    }
     return replace(said, jobs=tuple((kept | {target.job: target for target in said.jobs}).values()))
 
 

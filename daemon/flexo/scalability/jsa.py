@@ -140,10 +140,16 @@ class JobScalability:
 
 
 def _along(at: _Floats, known: Sequence[float], values: Sequence[float]) -> _Floats:
-    """Interpolate linearly between known points, and extend along the first or last two; never below 0."""
+    """Interpolate linearly between known points, and extend along the first or last two.
+
+    A time below the first point is at least in proportion to it, because the constant part of a time is not
+    negative. A time beyond the last point is at least that of the last. Measured times waver, and a straight
+    line alone may fall to 0.
+    """
     if len(known) == 1:
         return np.full_like(at, values[0])
     x, y = np.array(known, dtype=float), np.array(values)
     piece = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     slope = (y[piece + 1] - y[piece]) / (x[piece + 1] - x[piece])
-    return np.asarray(np.maximum(y[piece] + slope * (at - x[piece]), 0.0))
+    least = np.where(at < x[0], y[0] * at / x[0], np.where(at > x[-1], y[-1], 0.0))
+    return np.asarray(np.maximum(y[piece] + slope * (at - x[piece]), least))

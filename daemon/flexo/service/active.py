@@ -95,7 +95,7 @@ class Active:
             signer=grant_signer(settings),
             aggregation=_pooled(settings, pool, leaders),
         )
-        jobs = JobService(leaders, controller, ServiceTimeouts(), leadership)
+        jobs = JobService(leaders, controller, ServiceTimeouts(), leadership, trials=controller.trials_of)
         admin = AdminService(
             *(controller, event_store, leaders, settings.service.administrators, availability),
             readers=settings.service.readers,

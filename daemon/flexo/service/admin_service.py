@@ -648,6 +648,7 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         started_at=view.started_at,
         resizes=job.resizes,
         paused_s=job.paused_s,
+        tried_worker_s=job.tried_worker_s,
     )
 
 

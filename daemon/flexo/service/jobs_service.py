@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +23,8 @@ from google.protobuf.message import DecodeError
 import flexo
 from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.clusters.base import ClusterState
+from flexo.control.batch_trials import TrialOrder
+from flexo.model.measured import ScriptKey
 from flexo.model.queue import JobState, QueuedJob
 from flexo.service import wire
 from flexo.service.authentication import caller, principal_of
@@ -78,6 +80,11 @@ class ServiceTimeouts:
         return MISSED_REPORTS * self.report_interval_s
 
 
+def no_trials(script: ScriptKey) -> TrialOrder:
+    """No job tries batches."""
+    return TrialOrder()
+
+
 class _Seen:
     """One poll of the cluster, indexed once: each of many streams asks for one job of it."""
 
@@ -99,10 +106,12 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         timeouts: ServiceTimeouts,
         leadership: LeadershipGuard = ALONE,
         budgets: Budgets = STANDARD,
+        trials: Callable[[ScriptKey], TrialOrder] = no_trials,
     ) -> None:
-        """`leadership`: checked before a leader is told anything."""
+        """`leadership`: checked before a leader is told anything. `trials`: which jobs try batches."""
         self._registry = registry
         self._budgets = budgets
+        self._trials = trials
         self._observer = observer
         self._leadership = leadership
         self._timeouts = timeouts
@@ -125,10 +134,10 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             with self._not_attached_yet(uid):
                 if wait_s := self._refusals.wait_s(uid):
                     await asyncio.sleep(wait_s)
-                connection, introduced = await self._greet(uid, context)
+                connection, introduced, trials = await self._greet(uid, context)
                 if wait_s := self._attached.owe(introduced.key):
                     await asyncio.sleep(wait_s)
-            await self._converse(connection, introduced, context)
+            await self._converse(connection, introduced, trials, context)
         except Refused as refusal:
             if refusal.code is not grpc.StatusCode.UNAVAILABLE:  # else it is flexod that cannot go on
                 self._refusals.note(uid)
@@ -159,7 +168,9 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             if not self._unattached[uid]:
                 del self._unattached[uid]
 
-    async def _greet(self, uid: int, context: _Context) -> tuple[LeaderConnection, wire.Introduction]:
+    async def _greet(
+        self, uid: int, context: _Context
+    ) -> tuple[LeaderConnection, wire.Introduction, TrialOrder]:
         raw = await within(self._timeouts.hello_within_s, "Hello", read(context))
         message = None if raw is None else _parsed(raw)
         if message is None or message.WhichOneof("body") != "hello":
@@ -170,10 +181,15 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         introduced = self._as_the_cluster_has_it(said, job)
         with malformed_is_refused():
             report = wire.leader_report(introduced, principal_of(uid), message.hello.report, self._nodes())
-        return LeaderConnection(report, context.peer(), introduced.fence), introduced
+        trials = self._trials(ScriptKey(job.user, introduced.script, introduced.shape.gpu_type))
+        return LeaderConnection(report, context.peer(), introduced.fence), introduced, trials
 
     async def _converse(
-        self, connection: LeaderConnection, introduced: wire.Introduction, context: _Context
+        self,
+        connection: LeaderConnection,
+        introduced: wire.Introduction,
+        trials: TrialOrder,
+        context: _Context,
     ) -> None:
         writer = StreamWriter(context)
         try:
@@ -191,7 +207,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         try:
             await until_one_ends(
                 self._hear(connection, introduced, context),
-                self._tell(connection, writer),
+                self._tell(connection, trials, writer),
                 self._until_replaced(connection),
                 self._until_closed(),
             )
@@ -256,11 +272,13 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             case _:
                 raise wire.Malformed(f"{body} after Hello")
 
-    async def _tell(self, connection: LeaderConnection, writer: StreamWriter) -> None:
+    async def _tell(self, connection: LeaderConnection, trials: TrialOrder, writer: StreamWriter) -> None:
         """Send Welcome, then the orders whenever they change, and each command."""
         welcome = jobs_pb2.Welcome(
             report_interval_s=max(1, round(self._timeouts.report_interval_s)),
             flexod_version=flexo.__version__,
+            try_batches=trials.wanted,
+            known_weights=trials.known_weights,
         )
         message = jobs_pb2.ToLeader(welcome=welcome)
         while True:

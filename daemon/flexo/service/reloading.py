@@ -17,6 +17,8 @@ from typing import Final
 import structlog
 
 from flexo.config import ConfigError, ControllerSettings, Settings, load
+from flexo.control.batch_trials import read_all_reduce
+from flexo_protos.all_reduce_file import BadAllReduceFile
 
 AT_ONCE: Final = frozenset(
     {("service", "administrators"), ("service", "readers"), ("loaning", "inference_users")}
@@ -38,8 +40,15 @@ class Configuration:
     """The address at which this one of several flexods listens; "": [service] address."""
 
     def read(self) -> Settings:
-        """The present content. Raises ConfigError."""
+        """The present content. Raises ConfigError, also for a damaged file that it names."""
         settings = load(self.path)
+        if (all_reduce := settings.controller.all_reduce) is not None:
+            try:
+                read_all_reduce(all_reduce)
+            except BadAllReduceFile as error:
+                raise ConfigError(
+                    (f"{self.path}: [controller] all_reduce = {all_reduce}: {error}",)
+                ) from error
         if self.dry_run:
             controller = settings.controller.model_copy(update={"dry_run": True})
             settings = settings.model_copy(update={"controller": controller})

@@ -17,7 +17,7 @@ from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
 from flexo.model.aggregation import AggregationUse, AggregatorOffers, UsedAggregator
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
-from flexo.model.measured import ScalingPoint, SlowGpuReport
+from flexo.model.measured import BatchTime, ScalingPoint, SlowGpuReport, TriedBatches
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.model.sharing import GpuUse
@@ -44,6 +44,8 @@ MAX_TEXT = 500
 MAX_POINTS = 1_000
 MAX_PATH = 4_096
 MAX_GRADIENTS = 1 << 44
+_MAX_BATCH_TIMES = 64
+_MAX_SAMPLES = 1_000_000_000
 _MAX_AGGREGATORS = 1_024
 _MAX_SHARE = 1_000_000
 _MAX_VERSION = 1 << 31
@@ -53,6 +55,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _RUN = re.compile(r"[A-Za-z0-9_-]{0,64}")
+_SCRIPT = re.compile(r"[0-9a-f]{0,64}")
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._-]{0,254}")
 
 _SATELLITE_STATES = {
@@ -96,6 +99,8 @@ class Introduction:
     """The number of workers that come and go together."""
     reserves: int = 0
     """The CPU cores that the job would reserve for its own Aggregators; 0: one for each node."""
+    script: str = ""
+    """A digest of the job's command and script; "": not known."""
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
@@ -119,6 +124,7 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         fence=Fence(matching("run", hello.run, _RUN), hello.term),
         unit=_unit(hello),
         reserves=at_most("reserves", hello.reserves, MAX_NODES),
+        script=matching("script", hello.script, _SCRIPT),
     )
 
 
@@ -196,6 +202,35 @@ def leader_report(
         aggregation=aggregation,
         resizes=at_most("resizes", report.resizes, MAX_COUNT),
         paused_s=amount("paused_s", report.paused_s),
+        script=job.script,
+        tried=_tried(report),
+    )
+
+
+def _tried(report: jobs_pb2.Report) -> TriedBatches | None:
+    if not report.HasField("tried"):
+        return None
+    said = report.tried
+    if len(said.times) > _MAX_BATCH_TIMES:
+        raise Malformed(f"{len(said.times)} tried.times: at most {_MAX_BATCH_TIMES} are allowed")
+    times = tuple(
+        BatchTime(
+            samples=from_one("tried.times.samples", each.samples, _MAX_SAMPLES),
+            step_s=amount("tried.times.step_s", each.step_s),
+            steps=at_most("tried.times.steps", each.steps, _MAX_SAMPLES),
+        )
+        for each in said.times
+    )
+    if any(not each.step_s for each in times):
+        raise Malformed("tried.times.step_s is 0: a number above 0 is allowed")
+    samples = [each.samples for each in times]
+    if samples != sorted(set(samples)):
+        raise Malformed(f"tried.times.samples {samples[:10]}: numbers that ascend are allowed")
+    return TriedBatches(
+        weights=at_most("tried.weights", said.weights, MAX_GRADIENTS),
+        largest=at_most("tried.largest", said.largest, _MAX_SAMPLES),
+        times=times,
+        worker_s=amount("tried.worker_s", said.worker_s),
     )
 
 

@@ -1,6 +1,6 @@
-"""A stand-in for flexod that one job's leader attaches to: it assigns the job's pool Aggregators, as told.
+"""A stand-in for flexod that one job's leader attaches to: it asks for trials and assigns Aggregators.
 
-It is pMaster's last step alone. What the leader does with an assignment is real.
+It is the last step of flexod's decisions alone. What the leader does with it is real.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ _THREADS = 8
 class AssigningFlexod(rpc.JobServiceServicer):
     """See the module. It believes whoever calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, try_batches: bool = False) -> None:
+        """`try_batches`: whether the job is to try several batches when it begins."""
         self.address = ""
         """Its host:port."""
+        self.tried: pb.TriedBatches | None = None
+        """The job's trials, as its leader reports them."""
+        self._welcome = pb.Welcome(
+            report_interval_s=1, flexod_version="of a benchmark", try_batches=try_batches
+        )
         self._lock = threading.Lock()
         self._last = pb.Aggregators()
         self._streams: list[queue.SimpleQueue[pb.ToLeader | None]] = []
@@ -57,7 +63,7 @@ class AssigningFlexod(rpc.JobServiceServicer):
     ) -> Iterator[pb.ToLeader]:
         """See jobs.proto."""
         stream: queue.SimpleQueue[pb.ToLeader | None] = queue.SimpleQueue()
-        stream.put(pb.ToLeader(welcome=pb.Welcome(report_interval_s=1, flexod_version="of a benchmark")))
+        stream.put(pb.ToLeader(welcome=self._welcome))
         with self._lock:
             self._streams.append(stream)
             if self._last.version:
@@ -74,13 +80,15 @@ class AssigningFlexod(rpc.JobServiceServicer):
                 report = message.hello.report if message.HasField("hello") else message.report
                 if report.HasField("aggregation"):
                     self._use = report.aggregation
+                if report.HasField("tried"):
+                    self.tried = report.tried
         stream.put(None)
 
 
 @contextlib.contextmanager
-def assigning_flexod() -> Iterator[AssigningFlexod]:
+def assigning_flexod(*, try_batches: bool = False) -> Iterator[AssigningFlexod]:
     """The stand-in, while it serves."""
-    flexod = AssigningFlexod()
+    flexod = AssigningFlexod(try_batches=try_batches)
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="assigning")
     server = grpc.server(threads)
     rpc.add_JobServiceServicer_to_server(flexod, server)

@@ -166,15 +166,20 @@ def local_job(
     unit: int = 1,
     minimum: int = 0,
     second: int = 0,
+    batch: str = "",
     daemon: str = "",
     **variables: str,
 ) -> Iterator[LocalJob]:
     """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards.
 
-    With `maximum` workers in its base, it has a fixed size. `daemon`: flexod's host:port.
+    With `maximum` workers in its base, it has a fixed size. `daemon`: flexod's host:port. `batch`: the range
+    of its aggregate batch, MIN-MAX.
     """
     command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
-    of_base = {"workers": workers, "maximum": maximum, "unit": unit, "minimum": minimum, "second": second}
+    of_base = {
+        **{"workers": workers, "maximum": maximum, "unit": unit},
+        **{"minimum": minimum, "second": second, "batch": batch},
+    }
     with job_of(folder, command, daemon=daemon, **of_base, **variables) as job:  # type: ignore[arg-type]
         yield job
 
@@ -190,6 +195,7 @@ def job_of(
     work: Path = Path(),
     minimum: int = 0,
     second: int = 0,
+    batch: str = "",
     daemon: str = "",
     **variables: str,
 ) -> Iterator[LocalJob]:
@@ -205,7 +211,7 @@ def job_of(
         if second:
             nodes.append(BaseNode(SECOND, second))
         least, rest = minimum or workers + second, {"unit": unit, "opportunistic": minimum > 0}
-        base = BaseJob(str(BASE), 0, tuple(nodes), shape, least, maximum, "", **rest)  # type: ignore[arg-type]
+        base = BaseJob(str(BASE), 0, tuple(nodes), shape, least, maximum, "", batch, **rest)  # type: ignore[arg-type]
         plan = JobPlan(base, Site(), "", daemon, str(LeasePlace(Kind.RUN, (server.endpoint,))))
         kept = {"FLEXO_PARKED_FOLDER": str(folder)} if minimum else {}
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **kept, **variables}

@@ -122,3 +122,13 @@ def test_a_job_without_a_start_is_refused(
     code, out, err = flexo_run("cost", "7")
     assert (code, out) == (1, "")
     assert named in err
+
+
+def test_trials_of_several_batches_are_charged(flexod: Recording, flexo_run: Run) -> None:
+    end = pb.JobEnd(
+        state="COMPLETED", started_at=1000, ended_at=1000 + 5 * HOUR, base_workers=2, gpus_per_worker=2,
+        tried_worker_s=0.1 * HOUR,
+    )  # fmt: skip
+    flexod.explained = pb.ExplainJobReply(sentences=["it ended"], end=end)
+    assert says(flexo_run("cost", "7")[1], "tried", "0.20 GPU hours (1.0% of all)")
+    assert json.loads(flexo_run("cost", "7", "--json")[1])["tried_worker_hours"] == pytest.approx(0.1)

@@ -221,6 +221,7 @@ def test_why_says_when_and_how_a_job_ended_to_people_and_to_scripts(admin: Admin
             "gpus_per_worker": None,
             "resizes": 0,
             "paused_s": 0.0,
+            "tried_worker_s": 0.0,
         },
     )
     assert json.loads(flexo_run("why", "7", "--json")[1])["end"] is None

@@ -15,6 +15,7 @@ from says import says
 
 from flexo.clusters.base import ClusterUnreachable, JobEnd
 from flexo.controller import Controller
+from flexo.model.measured import TriedBatches
 from flexo.model.queue import JobKey, JobState
 
 
@@ -69,7 +70,7 @@ def world(tmp_path: Path) -> EndingWorld:
 
 def test_an_event_says_how_a_job_ended_and_what_it_had(world: EndingWorld) -> None:
     leader = world.job()
-    leader.says = {"resizes": 2, "paused_s": 1.5}
+    leader.says = {"resizes": 2, "paused_s": 1.5, "tried": TriedBatches(9, 0, worker_s=2.5)}
     world.go(50)
     leader.says = {}  # another leader has taken over, and does not know yet
     world.go(10)
@@ -90,6 +91,7 @@ def test_an_event_says_how_a_job_ended_and_what_it_had(world: EndingWorld) -> No
         "gpus_per_worker": 1,
         "resizes": 2,
         "paused_s": 1.5,
+        "tried_worker_s": 2.5,
     }
     world.go(200)
     assert world.kinds().count("end") == 1

@@ -26,6 +26,7 @@ class Leader:
         self.told: list[tuple[str, workers_pb2.ToWorker]] = []
         self.flexod: list[jobs_pb2.FromLeader] = []
         self.given_back: list[str] = []
+        self.renewed = 0
 
     def training(self) -> Training:
         return self.now
@@ -35,6 +36,9 @@ class Leader:
 
     def limit_workers(self, workers: int | None) -> None:
         self.limits.append(workers)
+
+    def renew(self) -> None:
+        self.renewed += 1
 
     def tell_worker(self, worker_id: str, message: workers_pb2.ToWorker) -> None:
         self.told.append((worker_id, message))
@@ -212,3 +216,26 @@ def test_only_workers_on_gpus_that_are_as_fast_hold_each_other_up(
 def test_a_user_s_opting_out_is_why_the_job_is_not_scalable(leader: Leader, oversight: Oversight) -> None:
     assert oversight.unscalable_why == ""
     assert Oversight(leader, profiling_allowed=False).unscalable_why == OPTED_OUT
+
+
+def test_trials_that_flexod_asks_for_late_get_a_generation_of_their_own(leader: Leader) -> None:
+    oversight = Oversight(leader, profiling_allowed=True, batch="32-128")
+    oversight.stands("a", workers_pb2.WorkerStatus(generation=1), 1.0)
+    oversight.tick(1.0)
+    assert leader.renewed == 0
+    oversight.welcomed(jobs_pb2.Welcome(try_batches=True))
+    leader.now = Training(1, leader.now.workers, changing=True)
+    oversight.tick(2.0)
+    assert leader.renewed == 0, "a resize is under way"
+    leader.now = Training(1, leader.now.workers)
+    oversight.tick(3.0)
+    assert leader.renewed == 1
+    oversight.goes(2, leader.now.workers)
+    tasks = [message.task.try_batches for _, message in leader.told if message.task.HasField("try_batches")]
+    assert [(task.min, task.max, task.generation) for task in tasks] == [(32, 128, 2)] * 4
+    leader.now = Training(2, leader.now.workers)
+    oversight.tick(4.0)
+    assert leader.renewed == 1
+    tried = jobs_pb2.TriedBatches(weights=9)
+    oversight.stands("a", workers_pb2.WorkerStatus(generation=2, tried=tried), 5.0)
+    assert oversight.tried == tried

@@ -77,6 +77,9 @@ class Session:
         self.commits = commits
         self.calls.append("begins")
 
+    def try_batches(self) -> None:
+        """No leader asks for trials here."""
+
     def has_saved(self) -> None:
         self.calls.append("has saved")
 

@@ -30,6 +30,15 @@ def test_times_between_trials_are_interpolated_and_beyond_them_go_on():
     assert times.at([5, 60]).tolist() == pytest.approx([0.5, 4.0])
 
 
+def test_a_batch_below_all_trials_takes_its_part_of_the_smallest_at_least():
+    times = ProcessingTimes((16, 21), (4.0, 12.0))
+    assert times.at([4, 8, 12]).tolist() == pytest.approx([1.0, 2.0, 3.0])
+
+
+def test_a_batch_beyond_all_trials_takes_as_long_as_the_largest_at_least():
+    assert ProcessingTimes((96, 128), (0.075, 0.059)).at([160, 512]).tolist() == [0.059, 0.059]
+
+
 def test_one_trial_says_the_same_of_every_batch():
     assert ProcessingTimes((16,), (2.0,)).at([1, 16, 64]).tolist() == [2.0, 2.0, 2.0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -15,12 +15,14 @@ from loop_in_thread import LoopThread
 
 from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.clusters.base import ClusterState
+from flexo.control.batch_trials import TrialOrder
+from flexo.model.measured import ScriptKey
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, WaitReason
 from flexo.model.ranges import Range
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
-from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.jobs_service import JobService, ServiceTimeouts, no_trials
 from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.server import MAX_MESSAGE_BYTES
 from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
@@ -153,10 +155,11 @@ async def house(
     timeouts: ServiceTimeouts = QUICK,
     leadership: LeadershipGuard = ALONE,
     budgets: Budgets = STANDARD,
+    trials: Callable[[ScriptKey], TrialOrder] = no_trials,
 ) -> AsyncIterator[House]:
     """A JobService over a cluster in which `jobs` run."""
     registry, observed = LeaderRegistry(), Observed(cluster(*jobs))
-    service = JobService(registry, observed, timeouts, leadership, budgets)
+    service = JobService(registry, observed, timeouts, leadership, budgets, trials)
     server = grpc.aio.server(
         interceptors=[Authentication(PlainAuthenticator(), budgets)],
         options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],

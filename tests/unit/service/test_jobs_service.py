@@ -13,9 +13,11 @@ import pytest
 import structlog
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
+from flexo.control.batch_trials import TrialOrder
 from flexo.control.leaders import GrantOffer, Orders
 from flexo.model.aggregation import AggregatorOffer, AggregatorOffers
 from flexo.model.elastic import FailureReason
+from flexo.model.measured import ScriptKey
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag
 from flexo.model.ranges import Range
 from flexo.service import leader_registry
@@ -724,3 +726,22 @@ def test_a_leader_hears_its_aggregators_once_and_again_when_they_change() -> Non
             assert (await call.read()).WhichOneof("body") == "grants"
 
     run(story)
+
+
+def test_a_welcome_asks_for_trials_of_the_script_of_the_jobs_user() -> None:
+    asked: list[ScriptKey] = []
+
+    def trials(script: ScriptKey) -> TrialOrder:
+        asked.append(script)
+        return TrialOrder(wanted=True, known_weights=9)
+
+    async def story() -> None:
+        async with house(slurm_job(), trials=trials) as h:
+            call = h.dial()
+            await call.write(hello(script="ab" * 32))
+            welcome = (await call.read()).welcome
+            assert (welcome.try_batches, welcome.known_weights) == (True, 9)
+            call.cancel()
+
+    run(story)
+    assert asked == [ScriptKey("ann", "ab" * 32, "")]

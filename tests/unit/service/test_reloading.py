@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from flexo.config import Settings, load
+from flexo.config import ConfigError, Settings, load
 from flexo.service.active import Active
 from flexo.service.process import Process
 from flexo.service.reloading import AT_ONCE, Configuration, Reloading, compare
@@ -233,3 +233,20 @@ def test_a_signal_that_comes_while_flexod_begins_does_not_end_it(tmp_path: Path)
             writer.write(GOOD)
         assert begun.communicate()[0] == f"{slow}: in order\n"
         assert begun.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "named"), [(None, "cannot be read"), ("{", "not JSON"), ('{"format": "x"}', "all-reduce")]
+)
+def test_a_damaged_file_of_all_reduces_is_named_and_nothing_is_taken_over(
+    file: Path, content: str | None, named: str
+) -> None:
+    table = file.with_name("all_reduce.json")
+    if content is not None:
+        table.write_text(content)
+    file.write_text(f'{GOOD}all_reduce = "{table}"\n')
+    with pytest.raises(ConfigError) as refused:
+        Configuration(file).read()
+    (problem,) = refused.value.problems
+    assert str(table) in problem
+    assert named in problem

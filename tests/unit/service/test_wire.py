@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
 from flexo.model.aggregation import AggregationUse, AggregatorOffer, AggregatorOffers, UsedAggregator
 from flexo.model.elastic import FailureReason, SatelliteState
+from flexo.model.measured import BatchTime, TriedBatches
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service import wire
@@ -327,3 +328,37 @@ def test_assigned_aggregators_are_told_with_every_field_and_none_is_still_a_mess
         version=3, aggregators=[pb.AssignedAggregator(host="c1", port=7000, token="token", share=2)]
     )
     assert wire.to_leader(AggregatorOffers(4)).WhichOneof("body") == "aggregators"
+
+
+def test_trials_of_several_batches_are_believed_within_bounds() -> None:
+    job = wire.introduction(hello(script="0a" * 32))
+    times = [pb.BatchTime(samples=32, step_s=0.1, steps=8), pb.BatchTime(samples=64, step_s=0.2, steps=8)]
+    tried = pb.TriedBatches(weights=9, largest=64, times=times, worker_s=2.5)
+    report = wire.leader_report(job, 1, pb.Report(tried=tried), NODES)
+    assert report.script == "0a" * 32
+    assert report.tried == TriedBatches(9, 64, (BatchTime(32, 0.1, 8), BatchTime(64, 0.2, 8)), 2.5)
+    assert wire.leader_report(job, 1, pb.Report(), NODES).tried is None
+
+
+@pytest.mark.parametrize(
+    ("tried", "named"),
+    [
+        ({"times": [pb.BatchTime(samples=number, step_s=1) for number in range(1, 66)]}, "at most 64"),
+        ({"times": [pb.BatchTime(samples=0, step_s=1)]}, "samples is 0"),
+        ({"times": [pb.BatchTime(samples=1, step_s=0)]}, "step_s is 0"),
+        ({"times": [pb.BatchTime(samples=1, step_s=float("nan"))]}, "step_s"),
+        ({"times": [pb.BatchTime(samples=2, step_s=1), pb.BatchTime(samples=1, step_s=1)]}, "ascend"),
+        ({"worker_s": -1.0}, "worker_s"),
+        ({"weights": 1 << 60}, "weights"),
+        ({"largest": 2_000_000_000}, "largest"),
+    ],
+)
+def test_trials_that_cannot_be_are_refused(tried: dict[str, object], named: str) -> None:
+    said = pb.Report(tried=pb.TriedBatches(**tried))
+    with pytest.raises(wire.Malformed, match=named):
+        wire.leader_report(wire.introduction(hello()), 1, said, NODES)
+
+
+def test_a_digest_of_other_letters_is_refused() -> None:
+    with pytest.raises(wire.Malformed, match="script"):
+        wire.introduction(hello(script="train.py"))

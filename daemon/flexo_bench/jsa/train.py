@@ -1,0 +1,134 @@
+"""Trains one of two models on handwritten digits, as an elastic Horovod program whose batch may change.
+
+With --seconds it trains that long with the batches that its runtime asks for. With --measure it trains a
+number of steps with each of these batches, and logs the median time of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
+from flexo_bench.jsa.forecasts import MODELS
+from flexo_bench.runtime.workload import Log, process_started_at
+from horovod_elastic.batches import share
+from horovod_elastic.training import AggregateBatch, notify_end_of_minibatch
+
+_COLD_STEPS, _MEASURED_STEPS = 10, 40
+_COMMIT_EVERY = 10
+
+
+def main() -> None:
+    """Train until the time is over, or all batches are measured."""
+    args = _parse()
+    log = Log(args.log_dir)
+    log.write("started", process_started_at())
+    torch.set_num_threads(1)
+    hvd.init()
+    model = make_model(args.model)
+    named = model.named_parameters()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=named)
+    trainer = Trainer(model, optimizer)
+
+    @hvd.elastic.run  # type: ignore[untyped-decorator]
+    def train(state: Any) -> None:
+        """Train. Horovod calls this again after every change of workers."""
+        if args.measure:
+            for batch in args.measure:
+                step_s = trainer.measure(state, batch)
+                log.write("measured", batch=batch, rank=hvd.rank(), size=hvd.size(), step_s=step_s)
+        else:
+            trainer.train(state, args.least, args.largest, args.seconds)
+
+    train(hvd.elastic.TorchState(model=model, optimizer=optimizer, steps=0))
+    log.write("done", rank=hvd.rank(), steps=trainer.steps)
+
+
+class Trainer:
+    """A model, its data and its optimizer."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: Any) -> None:
+        self._model, self._optimizer = model, optimizer
+        digits = load_digits()
+        self._images = torch.tensor(digits.data, dtype=torch.float32) / 16
+        self._labels = torch.tensor(digits.target)
+        self._order: Iterator[int] = iter(())
+        self.steps = 0
+        """The steps taken."""
+
+    def train(self, state: Any, least: int, largest: int, seconds: float) -> None:
+        """Train with `least` samples a step, or as the runtime says. `largest` samples fit one pass."""
+        batch = AggregateBatch(least, largest=largest, optimizer=self._optimizer)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self._step(state, batch.share.samples, batch.parts)
+
+    def measure(self, state: Any, batch: int) -> float:
+        """The median seconds of a step of `batch` samples of all workers, without commits."""
+        mine = share(batch, hvd.size(), hvd.rank()).samples
+
+        def whole(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
+            yield (*tensors, mine * hvd.size() / batch)
+
+        seconds = [self._step(state, mine, whole) for _ in range(_COLD_STEPS + _MEASURED_STEPS)]
+        return median(seconds[_COLD_STEPS:])
+
+    def _step(self, state: Any, samples: int, parts: Callable[..., Iterator[tuple[Any, ...]]]) -> float:
+        began = time.monotonic()
+        chosen = torch.randint(len(self._labels), (samples,))
+        self._optimizer.zero_grad()
+        for images, labels, weight in parts(self._images[chosen], self._labels[chosen]):
+            (functional.cross_entropy(self._model(images), labels) * weight).backward()
+        self._optimizer.step()
+        self.steps += 1
+        seconds = time.monotonic() - began
+        notify_end_of_minibatch(samples)
+        if self.steps % _COMMIT_EVERY == 0:
+            state.commit()
+        return seconds
+
+
+def make_model(name: str) -> torch.nn.Module:
+    """A network of convolutions with 58 thousand weights, or a perceptron with 4.3 million."""
+    torch.manual_seed(0)
+    if name == "mlp":
+        return torch.nn.Sequential(
+            torch.nn.Linear(64, 2048), torch.nn.ReLU(),
+            torch.nn.Linear(2048, 2048), torch.nn.ReLU(),
+            torch.nn.Linear(2048, 10),
+        )  # fmt: skip
+    return torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 8, 8)),
+        torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log-dir", type=Path, required=True)
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train")
+    parser.add_argument("--least", type=int, default=32, help="samples of the smallest batch")
+    parser.add_argument("--largest", type=int, default=128, help="samples that fit one pass")
+    parser.add_argument("--measure", type=_numbers, default=(), help="batches to measure instead, N,N...")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    main()

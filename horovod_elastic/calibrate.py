@@ -1,0 +1,118 @@
+"""Measures the all-reduces of a cluster, for flexod's forecasts of step times: a program for `flexo run`.
+
+    flexo run python -m horovod_elastic.calibrate all_reduce.json
+
+Two workers of the job reduce tensors of several sizes together, then more of them do. Rank 0 writes the
+medians to the file, which `[controller] all_reduce` of flexod's configuration names. The job scalability
+analyzer of Saxena et al. ("Effective Elastic Scaling of Deep Learning Workloads", section III-B) measures the
+same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from flexo_protos.all_reduce_file import AllReduceTable
+
+WEIGHTS = (10_000, 100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
+"""The numbers of weights that are reduced. The paper has 10 to 100 million; many models are smaller."""
+_EACH_UP_TO = 8
+"""Up to this number of workers, all numbers are measured; beyond it, every power of two, and the last."""
+_WARM_UP = 2
+
+
+def main() -> None:
+    """Measure, and write the file."""
+    options = _parse(sys.argv[1:])
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init(process_sets="dynamic")
+    if hvd.size() < 2:
+        sys.exit("calibrate: this job has 1 worker: an all-reduce takes 2 or more workers")
+    device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    sizes = sizes_up_to(hvd.size())
+    rows = [_row(hvd, torch, device, size, options.weights, options.repeats) for size in sizes]
+    if hvd.rank() == 0:
+        backend = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        table = AllReduceTable(backend, sizes, tuple(float(each) for each in options.weights), tuple(rows))
+        unfinished = options.file.with_suffix(".new")
+        unfinished.write_text(table.to_text())
+        unfinished.rename(options.file)
+        print(
+            f"all-reduces of {len(sizes)} sizes, 2 to {sizes[-1]} workers, are in {options.file}", flush=True
+        )
+
+
+def sizes_up_to(workers: int) -> tuple[int, ...]:
+    """The numbers of workers to measure, ascending, of a job of `workers`."""
+    doubled = {1 << power for power in range(1, workers.bit_length())}
+    return tuple(size for size in range(2, workers + 1) if size <= _EACH_UP_TO or size in doubled | {workers})
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod_elastic.calibrate", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("file", type=Path, help="the file to write; rank 0 writes it")
+    parser.add_argument(
+        "--weights",
+        type=_numbers,
+        default=WEIGHTS,
+        metavar="N,N...",
+        help="numbers of weights of 4 bytes to reduce, ascending (%(default)s)",
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="all-reduces of each size (%(default)s)")
+    options = parser.parse_args(arguments)
+    if options.repeats < 1:
+        parser.error(f"--repeats {options.repeats}: a number from 1 is allowed")
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) for part in text.split(","))
+    if list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+        raise argparse.ArgumentTypeError("numbers from 1 that ascend, with commas between them, are allowed")
+    return numbers
+
+
+def _row(
+    hvd: Any, torch: Any, device: Any, workers: int, weights: Sequence[int], repeats: int
+) -> tuple[float, ...]:
+    """The seconds of the all-reduces of the first `workers` workers, for each number of weights."""
+    everybody = workers == hvd.size()
+    group = hvd.global_process_set if everybody else hvd.add_process_set(list(range(workers)))
+    seconds = tuple(
+        _median_s(hvd, torch, torch.ones(each, device=device), group, repeats)
+        if hvd.rank() < workers
+        else 0.0
+        for each in weights
+    )
+    hvd.allreduce(torch.zeros(1), name="calibrate.met")  # the others wait here
+    if not everybody:
+        hvd.remove_process_set(group)
+    return seconds
+
+
+def _median_s(hvd: Any, torch: Any, tensor: Any, group: Any, repeats: int) -> float:
+    """The median seconds of all-reduces in place. All members begin each of them at about the same time."""
+    found = []
+    for number in range(_WARM_UP + repeats):
+        hvd.allreduce(torch.zeros(1), name="calibrate.begins", process_set=group)
+        began = time.perf_counter()
+        hvd.allreduce_(tensor, name=f"calibrate.{tensor.numel()}", process_set=group)
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)
+        if number >= _WARM_UP:
+            found.append(time.perf_counter() - began)
+    return median(found)
+
+
+if __name__ == "__main__":
+    main()
