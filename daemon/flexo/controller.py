@@ -296,6 +296,7 @@ class Controller:
             loans=view.loans,
             aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
+            private_jobs=traits.private_jobs if traits else False,
         )
 
     def loans(self) -> LoansView | None:

@@ -145,6 +145,8 @@ class ClusterTraits:
     """The quality of service of satellites; "": the default one of their user."""
     resume_command: str = ""
     """The command that resumes a suspended job, to be followed by the job's identifier; for people."""
+    private_jobs: bool = False
+    """The cluster shows users no jobs of others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class _Known:
     gpus_per_worker: int | float
     resizes: int
     paused_s: float
+    user: str
+    account: str
 
 
 class EndedJobs:
@@ -130,6 +132,8 @@ class EndedJobs:
             "gpus_per_worker": known.gpus_per_worker if known else None,
             "resizes": known.resizes if known else None,
             "paused_s": known.paused_s if known else None,
+            "user": known.user if known else None,
+            "account": known.account if known else None,
         }
         text = "; ".join(filter(None, (_how(end, started_at, ended_at), _what(known))))
         return Ended(Event(now, "end", key, text), json.dumps(facts, separators=(",", ":")))
@@ -145,6 +149,8 @@ def _known(job: ElasticJob, started_at: float | None, before: _Known | None) -> 
         as_number(job.shape.gpus),
         max(job.resizes, before.resizes if before else 0),
         max(job.paused_s, before.paused_s if before else 0.0),
+        job.user,
+        job.account,
     )
 
 

@@ -129,7 +129,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ExplainJobRequest, context: _Context
     ) -> admin_pb2.ExplainJobReply:
         """Present reasons and past events. For a job that has ended: the events alone."""
-        events = await _in(self._searchers, self._event_store.events, request.job_id, EVENTS)
+        search = Search(job_id=request.job_id, limit=EVENTS)
+        events = (await _in(self._searchers, self._event_store.find, search)).events
         try:
             sentences = await _in(self._readers, self._controller.explain, request.job_id)
             headline = await _in(self._readers, self._controller.headline, request.job_id)
@@ -140,17 +141,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.ExplainJobReply(
             headline=headline,
             sentences=sentences,
-            events=[event_message(event) for event in events],
+            events=[event_message(event, number) for number, event in events],
         )
 
-    async def _explain_ended(self, error: UnknownJob, events: Sequence[Event]) -> admin_pb2.ExplainJobReply:
+    async def _explain_ended(
+        self, error: UnknownJob, events: Sequence[tuple[int, Event]]
+    ) -> admin_pb2.ExplainJobReply:
         """The answer for a job that is gone from the queue: its end, if the event store has it."""
-        told = [event_message(event) for event in events]
-        end = next((event for event in events if event.kind == "end"), None)
+        told = [event_message(event, number) for number, event in events]
+        number, end = next(((number, event) for number, event in events if event.kind == "end"), (0, None))
         if end is None or end.job is None:
             return admin_pb2.ExplainJobReply(sentences=(str(error),), events=told)
-        facts = await _in(self._searchers, self._event_store.facts_of, end)
-        return admin_pb2.ExplainJobReply(sentences=(end.text,), events=told, end=_end(end.job, facts))
+        facts = await _in(self._searchers, self._event_store.facts_of, (number,))
+        known = _end(end.job, facts.get(number, ""))
+        return admin_pb2.ExplainJobReply(sentences=(end.text,), events=told, end=known)
 
     async def ScaleJob(  # noqa: N802
         self, request: admin_pb2.ScaleJobRequest, context: _Context
@@ -266,11 +270,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def _found(self, search: Search) -> bytes:
         found = self._event_store.find(search)
-        return admin_pb2.ListEventsReply(
-            events=[event_message(event, number) for number, event in found.events],
-            before=found.before,
-            newest=found.newest,
-        ).SerializeToString()
+        events = [event_message(event, number) for number, event in found.events]
+        ends = {number: event.job for number, event in found.events if event.kind == "end" and event.job}
+        facts = self._event_store.facts_of(tuple(ends)) if ends else {}
+        for event in events:
+            if known := facts.get(event.number):
+                event.end.CopyFrom(_end(ends[event.number], known))
+        reply = admin_pb2.ListEventsReply(events=events, before=found.before, newest=found.newest)
+        return reply.SerializeToString()
 
     async def ListNodes(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListNodesRequest, context: _Context
@@ -413,6 +420,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         lending=None if status.loans is None else lending_view(status.loans),
         unknown_satellites=status.unknown_satellites,
         pool=None if status.aggregation is None else _pool(status.aggregation),
+        private_jobs=status.private_jobs,
     )
 
 
@@ -505,10 +513,9 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
 
 def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
     """The end of a job, from the facts that control/ended.py wrote beside the event."""
-    known = json.loads(facts) if facts else {}
-    return admin_pb2.JobEnd(
-        restart_count=key.restart_count, **{name: value for name, value in known.items() if value}
-    )
+    fields = admin_pb2.JobEnd.DESCRIPTOR.fields_by_name
+    known = {name: value for name, value in json.loads(facts or "{}").items() if value and name in fields}
+    return admin_pb2.JobEnd(restart_count=key.restart_count, **known)
 
 
 def node_view(node: Node) -> admin_pb2.NodeView:
