@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         address = find_address(options.daemon)
     except (NotAuthentic, Unreachable) as error:
         _end(f"flexo-web: {error}", _FAILED)
-    site = Site(lambda: Daemon(address), authenticator, url)
+    site = Site(lambda: Daemon(address), authenticator, url, options.reports)
     print(f"flexo-web listens on {options.listen}; people open {url}", flush=True)
     uvicorn.run(
         site.app(),
@@ -67,6 +68,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--daemon", metavar="HOST:PORT", help="flexod's address; else $FLEXO_DAEMON, else the configuration"
+    )
+    parser.add_argument(
+        "--reports",
+        metavar="FOLDER",
+        type=Path,
+        help="a folder with reports of `flexo whatif` (*.html), for the page What if",
     )
     return parser
 

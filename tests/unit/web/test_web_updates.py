@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from flexod_double import FlexodDouble, client_of, serving
 from starlette.responses import StreamingResponse
 
-from flexo_web.explanations import Explanations
 from flexo_web.feed import Client, Feed
+from flexo_web.harvest import Harvest
+from flexo_web.idle import IdleLedger
 from flexo_web.tokens import Viewer
 from flexo_web.updates import STREAMS_OF_A_USER, Updates
 from flexo_web.views import NOW, Address, Views, of_job
@@ -48,7 +49,8 @@ def played(story: Callable[[World], Awaitable[None]]) -> None:
         flexod = FlexodDouble()
         with serving(flexod) as address:
             feed = Feed(Client(lambda: client_of(address)), watched_s=0.02)
-            views = Views(Explanations(Client(lambda: client_of(address))))
+            client = Client(lambda: client_of(address))
+            views = Views(client, Harvest(client), IdleLedger())
             taking = asyncio.create_task(feed.run())
             await feed.after(0)
             try:

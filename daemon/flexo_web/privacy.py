@@ -1,0 +1,106 @@
+"""What a viewer may see where the cluster hides users' jobs from each other (Slurm's PrivateData=jobs).
+
+flexod tells every user of the cluster all jobs. On such a cluster the pages show less: a viewer's own jobs,
+and of others only GPUs and sums. root sees all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from flexo_cli.live.picture import Picture
+from flexo_protos.v1 import admin_pb2
+from flexo_web.idle import IdleGpus
+from flexo_web.tokens import Viewer
+
+_ROOT: Final = 0
+_WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
+"""A job with its user, as flexod's sentences name a pending job for which nodes are kept."""
+_JOB_NUMBER: Final = re.compile(r"\bjob \d+(_\d+)?")
+_A_JOB: Final = re.compile(r"\b(?:jobs?|satellite|base|bases) \d")
+
+
+class Privacy:
+    """What one viewer may see of one picture of flexod."""
+
+    def __init__(self, picture: Picture | None, viewer: Viewer) -> None:
+        self._whole = picture
+        self._user = viewer.name
+        self.hides = picture is not None and picture.status.private_jobs and viewer.uid != _ROOT
+        """Whether other users' jobs are hidden from the viewer."""
+
+    @cached_property
+    def _own(self) -> frozenset[int]:
+        """The viewer's jobs that run or wait."""
+        if self._whole is None:
+            return frozenset()
+        run = (job.job_id for job in self._whole.jobs.jobs if job.user == self._user)
+        wait = (job.job_id for job in self._whole.jobs.waiting if job.user == self._user)
+        return frozenset((*run, *wait))
+
+    def owns(self, user: str) -> bool:
+        """Whether jobs of `user` may be shown."""
+        return not self.hides or user == self._user
+
+    def of_job(self, job_id: int) -> bool:
+        """Whether the job, which runs or waits, may be shown. A job that is in no list may not."""
+        return not self.hides or job_id in self._own
+
+    def of_event(self, event: admin_pb2.Event) -> bool:
+        """Whether the event may be shown: one of an own job, or one that names no job."""
+        if not self.hides:
+            return True
+        if event.job_id:
+            return self.of_job(event.job_id) or (event.HasField("end") and self.owns(event.end.user))
+        return _A_JOB.search(event.text) is None
+
+    def text(self, text: str) -> str:
+        """`text` without the users of the jobs that it names."""
+        return _WHOSE.sub(r"\1", text) if self.hides else text
+
+    def idle(self, groups: tuple[IdleGpus, ...]) -> tuple[IdleGpus, ...]:
+        """Idle GPUs without other users' jobs, and without the sentences about these jobs."""
+        if not self.hides:
+            return groups
+        return tuple(
+            replace(group, text=self.text(group.text))
+            if group.job_id in self._own
+            else replace(group, text=self._of_node(group), job_id=0)
+            for group in groups
+        )
+
+    def unusable(self, text: str) -> str:
+        """Why a node is unusable, without the job that makes it so."""
+        return _JOB_NUMBER.sub("a job", text) if self.hides else text
+
+    def _of_node(self, group: IdleGpus) -> str:
+        return "" if group.job_id else self.unusable(group.text)
+
+    def picture(self) -> Picture | None:
+        """The picture with nothing that the viewer may not see."""
+        whole = self._whole
+        if not self.hides or whole is None:
+            return whole
+        jobs = admin_pb2.ListJobsReply(
+            jobs=self._own_running(whole.jobs.jobs),
+            waiting=[job for job in whole.jobs.waiting if self.owns(job.user)],
+        )
+        loans = admin_pb2.ListLoansReply()
+        loans.CopyFrom(whole.loans)
+        for loan in loans.loans:
+            del loan.bases[:]
+        return replace(whole, jobs=jobs, loans=loans)
+
+    def _own_running(self, jobs: Iterable[admin_pb2.ElasticJob]) -> list[admin_pb2.ElasticJob]:
+        own = []
+        for job in jobs:
+            if self.owns(job.user):
+                shown = admin_pb2.ElasticJob()
+                shown.CopyFrom(job)
+                shown.reasons[:] = [self.text(reason) for reason in job.reasons]
+                own.append(shown)
+        return own
