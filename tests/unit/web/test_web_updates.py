@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+import pytest
 from flexod_double import FlexodDouble, client_of, serving
 from starlette.responses import StreamingResponse
 
+from flexo_web import updates
 from flexo_web.feed import Client, Feed
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
@@ -77,6 +79,17 @@ def test_an_open_page_hears_of_a_resize_and_not_of_a_snapshot_that_is_like_the_o
         world.flexod.jobs[0].granted = 6
         assert "event: changed" in await heard
         assert "4 train, 6 are granted" in await world.text()
+
+    played(story)
+
+
+def test_an_open_page_hears_a_sign_of_life_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "SIGN_OF_LIFE_S", 0.1)
+
+    async def story(world: World) -> None:
+        lines = await world.open()
+        assert (await anext(lines)).startswith(":")
+        assert (await anext(lines)).startswith(":")
 
     played(story)
 
