@@ -88,6 +88,9 @@ class Harvest:
         self._newest = 0
         self._asked_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+        self._sums: dict[str, tuple[Harvested, ...]] = {}
+        self._sums_of = 0.0, 0
+        """The time and the newest event that `_sums` are of."""
         self.begins_at = 0.0
         """Time of the oldest event that was read; 0: none was."""
         self.complete = False
@@ -105,8 +108,22 @@ class Harvest:
         if self._reading is not None:
             await asyncio.shield(self._reading)
 
-    def by_account(self, owner_of: Callable[[Key], Owner | None], now: float) -> tuple[Harvested, ...]:
-        """The sums of each account, the largest first. `owner_of`: None for a job that does not count."""
+    def by_account(
+        self, owner_of: Callable[[Key], Owner | None], now: float, viewer: str
+    ) -> tuple[Harvested, ...]:
+        """The sums of each account, the largest first.
+
+        `owner_of`: None for a job that does not count. `viewer`: names who sees the jobs like that; the sums
+        are made once for each `now` and viewer.
+        """
+        if self._sums_of != (now, self._newest):
+            self._sums.clear()
+            self._sums_of = now, self._newest
+        if viewer not in self._sums:
+            self._sums[viewer] = self._summed(owner_of, now)
+        return self._sums[viewer]
+
+    def _summed(self, owner_of: Callable[[Key], Owner | None], now: float) -> tuple[Harvested, ...]:
         windows = (1, 7, DAYS)
         sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(windows))
         jobs: Counter[str] = Counter()
@@ -129,9 +146,10 @@ class Harvest:
             owner = owner_of(key)
             if owner is None or not owner.gpus:
                 continue
-            for begin, end in _days(now - DAYS * _DAY_S, now):
-                if hours := _hours(job, begin, end):
-                    sums[day_of(begin), owner.account or NOT_KNOWN] += owner.gpus * hours
+            for span in (*job.spans, *job.standing.values()):
+                for begin, end in _days(max(span.since, now - DAYS * _DAY_S), min(span.until, now)):
+                    hours = owner.gpus * span.seconds(begin, end) / _HOUR_S
+                    sums[day_of(begin), owner.account or NOT_KNOWN] += hours
         for (day, account), hours in sorted(sums.items()):
             yield day, account, hours
 

@@ -33,6 +33,11 @@ class Privacy:
         self.hides = picture is not None and picture.status.private_jobs and viewer.uid != _ROOT
         """Whether other users' jobs are hidden from the viewer."""
 
+    @property
+    def viewer(self) -> str:
+        """The same for all who see the same: the user if others' jobs are hidden, else ""."""
+        return self._user if self.hides else ""
+
     @cached_property
     def _own(self) -> frozenset[int]:
         """The viewer's jobs that run or wait."""

@@ -51,7 +51,7 @@ class Value:
 def value_page(picture: Picture, harvest: Harvest, ledger: IdleLedger, privacy: Privacy) -> Value:
     """The page as of `picture`; to the minute, so that it seldom changes."""
     now = picture.at - picture.at % _MINUTE_S
-    rows = harvest.by_account(_owner_of(picture, harvest, privacy), now)
+    rows = harvest.by_account(_owner_of(picture, harvest, privacy), now, privacy.viewer)
     sums: defaultdict[Reason, float] = defaultdict(float)
     for each in ledger.hours:
         sums[each.reason] += each.gpu_hours

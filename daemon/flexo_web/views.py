@@ -156,7 +156,7 @@ class Views:
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        key = address, viewer.name if address == MINE or privacy.hides else ""
+        key = address, viewer.name if address == MINE else privacy.viewer
         known = self._rendered.get(key)
         if known is None:
             known = await self._of_snapshot(address, snapshot, privacy, viewer)
