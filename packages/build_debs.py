@@ -1,6 +1,7 @@
-"""Builds Debian packages: python packages/build_debs.py [--out FOLDER] [flexo] [flexo-slurm-plugin].
+"""Builds Debian packages: python packages/build_debs.py [--out FOLDER] [PACKAGE...].
 
-The package `flexo` has daemon and command. `flexo-slurm-plugin` has the files that Slurm loads, compiled
+The package `flexo` has daemon and command. `flexo-web` has the unit and the account of the web pages; their
+code is in `flexo`. `flexo-slurm-plugin` has the files that Slurm loads, compiled
 against the headers that are installed here. The build needs dpkg-deb and, for the plugin, a compiler and
 libslurm-dev. It needs neither network nor root.
 """
@@ -70,6 +71,18 @@ def daemon_package(out: Path) -> Path:
     return _packed("flexo", stage, out, words)
 
 
+def web_package(out: Path) -> Path:
+    """Build the package of the web pages. Returns its path: flexo-web_VERSION_all.deb."""
+    stage = _fresh(out / "stage" / "flexo-web")
+    _link(stage / "usr/bin/flexo-web", PREFIX / "bin/flexo-web")
+    systemd = HERE / "systemd"
+    _put(stage / "usr/lib/systemd/system/flexo-web.service", (systemd / "flexo-web.service").read_text())
+    _put(stage / "usr/lib/sysusers.d/flexo-web.conf", (systemd / "flexo-web.sysusers").read_text())
+    _put(stage / "usr/lib/tmpfiles.d/flexo-web.conf", (systemd / "flexo-web.tmpfiles").read_text())
+    _put(stage / "etc/default/flexo-web", (systemd / "flexo-web.default").read_text())
+    return _packed("flexo-web", stage, out, {"VERSION": flexo.__version__}, architecture="all")
+
+
 def plugin_package(out: Path) -> Path:
     """Build the package of the Slurm plugin.
 
@@ -109,15 +122,19 @@ def slurm_release() -> tuple[str, str]:
 
 PACKAGES: Mapping[str, Callable[[Path], Path]] = {
     "flexo": daemon_package,
+    "flexo-web": web_package,
     "flexo-slurm-plugin": plugin_package,
 }
 
 
-def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str]) -> Path:
-    """Build the package `name` from `stage`, with `words` filled into its control file. Returns its path."""
+def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str], architecture: str = "") -> Path:
+    """Build the package `name` from `stage`, with `words` filled into its control file. Returns its path.
+
+    `architecture`: "": this machine's.
+    """
     source = HERE / "debian" / name
     files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
-    architecture = _said(["dpkg", "--print-architecture"])
+    architecture = architecture or _said(["dpkg", "--print-architecture"])
     size = sum(path.stat().st_size for path in files) >> 10
     control = (source / "control").read_text()
     for word, value in {**words, "ARCHITECTURE": architecture, "SIZE": str(size)}.items():
