@@ -173,23 +173,21 @@ class Harvest:
             kinds=_KINDS, since_at=now - DAYS * _DAY_S, after=self._newest, limit=_PAGE
         )
         events: list[admin_pb2.Event] = []
-        newest, complete = self._newest, True
-        while True:
+        reply = await self._client.call(lambda daemon: daemon.events(request))
+        events += reply.events
+        newest = reply.newest  # of the first page: what happens meanwhile is after it
+        while reply.before and len(events) < MOST_EVENTS:
+            await asyncio.sleep(_BETWEEN_S)
+            request.before = reply.before
             reply = await self._client.call(lambda daemon: daemon.events(request))
             events += reply.events
-            newest = max(newest, reply.newest)
-            if not reply.before or len(events) >= MOST_EVENTS:
-                complete = not reply.before
-                break
-            request.before = reply.before
-            await asyncio.sleep(_BETWEEN_S)
         if newest < self._newest:  # the event store was begun anew: the next reading reads it all
             self._jobs.clear()
             self._newest, self.begins_at = 0, 0.0
             return
         for event in reversed(events):
             self._enter(event)
-        self.complete = complete if not self._newest else self.complete
+        self.complete = not reply.before and (self.complete or not self._newest)
         self._newest = newest
         self._forget(now - DAYS * _DAY_S)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import time
 
 import pytest
-from flexod_double import FlexodDouble, event, job
+from flexod_double import NOW, FlexodDouble, client_of, event, job, serving
 from signed_in import Browser, until
 
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2 as pb
+from flexo_web.feed import Client
+from flexo_web.harvest import Harvest, Owner
 from flexo_web.idle import IdleLedger, Reason, idle_gpus
 
 HOUR_S = 3600.0
@@ -78,6 +81,33 @@ def test_a_long_history_is_read_page_by_page(flexod: FlexodDouble, browser: Brow
     asked = flexod.asked["ListEvents"]
     assert harvested(browser) == pytest.approx(20.0, abs=0.1)
     assert flexod.asked["ListEvents"] - asked == 3
+
+
+def test_an_event_store_that_was_begun_anew_is_read_anew() -> None:
+    flexod, clock = FlexodDouble(), [NOW]
+    mine = Owner("ada", "physics", 1.0)
+
+    async def read(harvest: Harvest) -> float:
+        clock[0] += 60
+        harvest.look()
+        await harvest.wait()
+        return sum(row.month for row in harvest.by_account(lambda key: mine, NOW, ""))
+
+    async def story() -> None:
+        with serving(flexod) as address:
+            harvest = Harvest(Client(lambda: client_of(address)), lambda: clock[0])
+            flexod.events = [grown(NOW - 4 * HOUR_S, 50, 17)]
+            assert await read(harvest) == pytest.approx(8.0)
+            flexod.present = False
+            assert await read(harvest) == pytest.approx(8.0)
+            assert "gone for a while" in harvest.trouble
+            flexod.present = True
+            flexod.events = [grown(NOW - HOUR_S, 1, 17)]
+            await read(harvest)
+            assert await read(harvest) == pytest.approx(2.0)
+            assert harvest.trouble == ""
+
+    asyncio.run(story())
 
 
 def test_an_account_that_a_spreadsheet_would_calculate_stays_text(
