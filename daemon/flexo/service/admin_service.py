@@ -127,7 +127,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         view = self._controller.view()
         sight = await self._sight(view)
         sight.cut_status(reply, view)
-        reply.privacy.CopyFrom(await asyncio.to_thread(self._privacy, view, sight))
+        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), sight))
         return reply
 
     async def ListJobs(  # type: ignore[override]  # noqa: N802
@@ -319,13 +319,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def _reads_all(self, uid: int) -> bool:
         return await self._administers(uid) or await asyncio.to_thread(account, uid) in self.readers
 
-    def _privacy(self, view: View, sight: Sight) -> admin_pb2.Privacy:
-        """What the cluster hides. Who sees everything is said only to those who do."""
-        hidden = privacy_of(view)
+    async def _privacy(self, hidden: Privacy, sight: Sight) -> admin_pb2.Privacy:
+        """What the cluster hides. Who sees everything is said only to those who do. Where nothing is hidden,
+        no name is looked up: a directory that hangs must not keep the status from anybody."""
         reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not sight.is_whole)
         if sight.is_whole and (hidden.jobs or hidden.nodes):
             uids = (0, os.getuid(), *(int(each) for each in hidden.readers if each.isdecimal()))
-            reply.readers.extend(sorted({*map(account, uids), *self.administrators, *self.readers}))
+            names = await asyncio.to_thread(lambda: [account(uid) for uid in uids])
+            reply.readers.extend(sorted({*names, *self.administrators, *self.readers}))
         return reply
 
     async def _visible_owner(self, job_id: int, context: _Context) -> str:
