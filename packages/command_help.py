@@ -19,7 +19,7 @@ from flexo.service.flexod import FAILED, USAGE, make_parser
 from flexo_cli.app import app
 from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
 from flexo_cli.exit_codes import ExitCode
-from flexo_protos.credentials import SOCKET_VARIABLE
+from flexo_protos.credentials import SCHEME_VARIABLE, SOCKET_VARIABLE
 from flexo_protos.web_login import DEFAULT_URL, URL_VARIABLE
 from horovod_elastic import hosts, launcher
 from horovod_elastic.aggregation import pool
@@ -71,6 +71,7 @@ class CommandHelp:
 ENVIRONMENT = (
     Term(ADDRESS_VARIABLE, "flexod's address, HOST:PORT."),
     Term(CONFIG_VARIABLE, f"flexod's configuration, instead of {DEFAULT_PATH}."),
+    Term(SCHEME_VARIABLE, "How callers prove who they are, instead of the configured way: munge or slurm."),
     Term(SOCKET_VARIABLE, "munged's socket, where it is not MUNGE's default."),
     Term(URL_VARIABLE, f"flexo-web's URL, instead of {DEFAULT_URL}."),
 )

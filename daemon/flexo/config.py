@@ -70,6 +70,14 @@ class ServiceSettings(Section):
         tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
     ] = ()
     """Users who may scale any job, besides root and the account that flexod runs as."""
+    readers: Annotated[
+        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["flexo-web"]')
+    ] = ()
+    """Users from whom flexod hides nothing where the cluster hides jobs (Slurm's `PrivateData`), besides
+    administrators and Slurm's own Operators."""
+    authentication: Annotated[Literal["munge", "slurm"], Allowed('"munge" or "slurm"')] = "munge"
+    """How callers prove who they are: with MUNGE, or with Slurm's own sack where AuthType=auth/slurm. Hosts
+    of callers need this line, too."""
     munge_socket: Annotated[AbsolutePath | None, Allowed("the absolute path of munged's socket")] = None
     """munged's socket, where it is not libmunge's default (Slurm's `AuthInfo=socket=`)."""
 

@@ -35,6 +35,7 @@ from flexo.control.ended import EndedJobs
 from flexo.control.explanations import explain, headline, profile
 from flexo.control.fair_shares import FairShares
 from flexo.control.inline_executor import InlineExecutor
+from flexo.control.job_owners import JobOwners
 from flexo.control.job_views import job_views
 from flexo.control.leaders import GrantOffer, Leaders, Orders
 from flexo.control.loans import Loans
@@ -181,6 +182,7 @@ class Controller:
         self._ended_before = 0
         """The number of jobs that had ended by `decided_at`."""
         self._unreadable = UnreadableJobs()
+        self._job_owners = JobOwners(event_store)
         self._told = ""
         """The error or condition that was last recorded, if it is not over."""
         self._mistake_told_at = -math.inf
@@ -296,7 +298,6 @@ class Controller:
             loans=view.loans,
             aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
-            private_jobs=traits.private_jobs if traits else False,
         )
 
     def loans(self) -> LoansView | None:
@@ -562,6 +563,7 @@ class Controller:
         start_within_s = self._start_within_s(traits)
         reconciled = self._join(state, reports, start_within_s)
         state = without_tags(state, reconciled.unknown)
+        self._job_owners.look(state.jobs, state.at)
         self._record(reconciled.events)
         if acts:
             self._record(tuple(self._time_limits.extend(state, reconciled.jobs, reports)))

@@ -89,7 +89,7 @@ def status_as_json(
     reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
 ) -> dict[str, Json]:
     """The whole of `flexo status`. `beside`: the answers of all flexods, if there are several."""
-    nested = ("slow_gpus", "lending", "availability", "pool")
+    nested = ("slow_gpus", "lending", "availability", "pool", "privacy")
     plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
         {
@@ -105,7 +105,12 @@ def status_as_json(
     lending = loans.lending_as_json(reply.lending) if reply.HasField("lending") else None
     availability = flexods.as_json(reply.availability, beside) if reply.HasField("availability") else None
     pool = _pool_as_json(reply.pool) if reply.HasField("pool") else None
-    return {**plain, "slow_gpus": slow, "lending": lending, "availability": availability, "pool": pool}
+    nested_views: dict[str, Json] = {"lending": lending, "availability": availability, "pool": pool}
+    return {**plain, "slow_gpus": slow, **nested_views, "privacy": _privacy_as_json(reply.privacy)}
+
+
+def _privacy_as_json(view: admin_pb2.Privacy) -> dict[str, Json]:
+    return {"jobs": view.jobs, "nodes": view.nodes, "restricted": view.restricted}
 
 
 def _pool_as_json(view: admin_pb2.PoolView) -> dict[str, Json]:

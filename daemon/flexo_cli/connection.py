@@ -24,11 +24,12 @@ from flexo_protos import flexods, keepalive, tls
 from flexo_protos.credentials import (
     METADATA_KEY,
     MUNGE,
-    SCHEME_VARIABLE,
+    SLURM,
     SOCKET_VARIABLE,
     Authenticator,
     NotAuthentic,
     new_authenticator,
+    scheme_of_process,
 )
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -111,8 +112,10 @@ class Daemon:
 
     def __init__(self, address: Address, authenticator: Authenticator | None = None) -> None:
         self._source = address.source
-        with self._explained():
+        try:
             self._authenticator = authenticator or new_authenticator()
+        except (NotAuthentic, ValueError) as error:
+            raise Refusal(str(error)) from error
         self._targets = flexods.several(address.target) or (address.target,)
         self._target = self._targets[0]
         """The host that was asked last."""
@@ -267,8 +270,11 @@ class Daemon:
 
 
 def _remedy() -> str:
-    """What to do without a credential of MUNGE; "" for other schemes."""
-    if os.environ.get(SCHEME_VARIABLE) not in (None, "", MUNGE):
+    """What to do without a credential; "" for schemes inside jobs."""
+    scheme = scheme_of_process()
+    if scheme == SLURM:
+        return ". flexo proves with Slurm's sack who you are: call flexo where slurmd or sackd runs"
+    if scheme != MUNGE:
         return ""
     do = (
         "flexo proves with MUNGE who you are: call flexo on a host of the cluster where munged runs, or start"

@@ -151,6 +151,14 @@ def any_aggregators(jobs: Iterable[admin_pb2.ElasticJob]) -> bool:
     return any(job.HasField("aggregation") for job in jobs)
 
 
+def hidden(privacy: admin_pb2.Privacy) -> list[tuple[str, str]]:
+    """The line of `flexo status` on what the cluster hides from its reader; none if that is nothing."""
+    if not privacy.restricted:
+        return []
+    what = [*(["jobs of others"] if privacy.jobs else []), *(["nodes"] if privacy.nodes else [])]
+    return [("hidden", f"{' and '.join(what)}, as the cluster hides them from you")]
+
+
 def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:
     """The line about jobs with a satellite's comment but no grant; empty if there are none."""
     if not reply.unknown_satellites:

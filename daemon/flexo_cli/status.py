@@ -29,6 +29,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             *((("pool", job_words.pool(reply.pool)),) if reply.HasField("pool") else ()),
             *(("slow GPU", job_words.slow_gpu(gpu)) for gpu in reply.slow_gpus),
             *job_words.unknown_satellites(reply),
+            *job_words.hidden(reply.privacy),
             ("trouble", reply.trouble or "none"),
         ]
     )

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from flexo_lab import accounting, folders
+from flexo_lab import accounting, folders, sack
 from flexo_lab.controller import node_states, start_slurmctld
 from flexo_lab.errors import LabBusy, LabExists, LabFailed, LabUnavailable
 from flexo_lab.flexod import write_flexo_toml
@@ -95,8 +95,12 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
     layout.write_bashrc(environment["PATH"])
     if missing:
         progress(f"(without {', '.join(missing)}: not built in {plugin_sources()})")
-    progress("starting munged")
-    start_munged(layout, environment)
+    if spec.auth_slurm:
+        progress("making the key of auth/slurm")
+        sack.prepare(layout)
+    else:
+        progress("starting munged")
+        start_munged(layout, environment)
     if spec.profile is Profile.ACCOUNTING:
         progress("starting MariaDB")
         accounting.start_database(layout, environment)

@@ -100,7 +100,7 @@ def flexo_toml(layout: Layout, record: Record) -> str:
     text = f"""\
         [service]
         address = "127.0.0.1:{record.ports.flexod}"
-        munge_socket = "{layout.munge_socket}"
+        {_authentication(layout, record)}
 
         [slurm]
         conf = "{layout.slurm_conf}"
@@ -137,6 +137,10 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         share = "all"
     """
     return textwrap.dedent(text)
+
+
+def _authentication(layout: Layout, record: Record) -> str:
+    return 'authentication = "slurm"' if record.spec.auth_slurm else f'munge_socket = "{layout.munge_socket}"'
 
 
 def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool:

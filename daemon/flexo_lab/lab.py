@@ -77,7 +77,7 @@ class Lab:
             "SLURM_CONF": str(self.layout.slurm_conf),
             "FLEXO_CONFIG": str(self.layout.flexo_toml),
             "FLEXO_DAEMON": self.daemon_address,
-            "FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket),
+            **({} if self.spec.auth_slurm else {"FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket)}),
             **({URL_VARIABLE: url} if url else {}),
         }
 

@@ -130,6 +130,11 @@ class Layout:
         return self.munge / "munge.socket"
 
     @property
+    def slurm_key(self) -> Path:
+        """The key of auth/slurm, where Slurm looks for it: beside slurm.conf."""
+        return self.directory / "slurm.key"
+
+    @property
     def database(self) -> Path:
         """MariaDB's data directory."""
         return self.directory / "database"

@@ -104,17 +104,14 @@ def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
 def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
     """Text of slurm.conf."""
     spec, ports, host = record.spec, record.ports, socket.gethostname().split(".")[0]
-    # a requeued job waits for the lifetime of a credential, two minutes by default
-    requeued_soon = ",cred_expire=30" if spec.loans and spec.profile is not Profile.PRODUCTION else ""
+    authentication = "\n        ".join(_authentication(layout, spec))
     general = f"""
         ClusterName={cluster_name(spec)}
         SlurmctldHost={host}(127.0.0.1)
         SlurmctldPort={ports.slurmctld}
         SlurmUser=slurm
         SlurmdUser=root
-        AuthType=auth/munge
-        AuthInfo=socket={layout.munge_socket}{requeued_soon}
-        CredType=cred/munge
+        {authentication}
 
         StateSaveLocation={layout.state}
         SlurmdSpoolDir={layout.spool}/%n
@@ -149,6 +146,17 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket, tres=tres))
     sections += [_nodes(spec, ports.slurmds, host), _partitions(spec)]
     return "".join(textwrap.dedent(section) for section in sections)
+
+
+def _authentication(layout: Layout, spec: LabSpec) -> tuple[str, ...]:
+    """The lines that say who proves that callers are who they say."""
+    info = () if spec.auth_slurm else (f"socket={layout.munge_socket}",)
+    if spec.loans and spec.profile is not Profile.PRODUCTION:
+        # a requeued job waits for the lifetime of a credential, two minutes by default
+        info = (*info, "cred_expire=30")
+    kind = "slurm" if spec.auth_slurm else "munge"
+    lines = (f"AuthType=auth/{kind}", f"CredType=cred/{kind}")
+    return (*lines, f"AuthInfo={','.join(info)}") if info else lines
 
 
 def gres_conf(layout: Layout, spec: LabSpec) -> str:

@@ -62,6 +62,9 @@ class LabSpec:
     sharing: bool = False
     """True if the training nodes' GPUs can be shared: a second GRES on the device files, and a Prolog. The
     lab starts no coordinators."""
+    auth_slurm: bool = False
+    """True to run without MUNGE: Slurm's auth/slurm and its sack prove who calls, flexo's calls too. The
+    sockets of the sack have fixed places, so a machine can have one such cluster."""
     aggregation: bool = False
     """True if flexod accepts pool Aggregators, which all users' jobs may share. The lab starts none."""
 
@@ -80,6 +83,8 @@ class LabSpec:
         if self.loans and self.profile is Profile.ACCOUNTING:
             raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
                           "who may not edit partitions")  # fmt: skip
+        if self.auth_slurm and self.profile is Profile.ACCOUNTING:
+            raise BadSpec("auth_slurm is allowed in the other profiles: no lab has slurmdbd without MUNGE")
         if self.web and not self.flexod:
             raise BadSpec("web is allowed with flexod: the web pages show what flexod sees")
         if self.by_qos and self.profile is not Profile.ACCOUNTING:

@@ -88,7 +88,8 @@ def expected_daemons(spec: LabSpec) -> tuple[str, ...]:
     flexod = ("flexod",) if spec.flexod else ()
     web = ("flexo-web",) if spec.web else ()
     slurmds = (f"slurmd {node}" for node in spec.node_names)
-    return ("munged", *database, "slurmctld", *slurmds, *flexod, *web)
+    munged = () if spec.auth_slurm else ("munged",)
+    return (*munged, *database, "slurmctld", *slurmds, *flexod, *web)
 
 
 def parse_gpus_used(gres_used: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.control.leaders import Orders, Saved
+from flexo.event_store.job_owners import JobOwner
 from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import GrantFailure, LeaderReport
@@ -69,6 +70,10 @@ class NoEventStore:
         return ()
 
     def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
+        """Do nothing. Returns success."""
+        return True
+
+    def set_owners(self, owners: Iterable[JobOwner], at: float) -> bool:
         """Do nothing. Returns success."""
         return True
 

@@ -26,9 +26,12 @@ from flexo_web.event_page import LARGEST
 from flexo_web.feed import Client, Feed
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
+from flexo_web.openid import OpenId
+from flexo_web.refusals import RefusalLog
 from flexo_web.security_headers import REPORT_POLICY, SecurityHeaders
 from flexo_web.sign_in import SignIn
 from flexo_web.tokens import Viewer
+from flexo_web.trusted_header import TrustedHeader
 from flexo_web.updates import Updates
 from flexo_web.views import (
     LOANS,
@@ -60,16 +63,23 @@ class Site:
         connect: Callable[[], Daemon],
         authenticator: Authenticator,
         url: str,
+        proxy_header: str = "",
+        refusals: RefusalLog | None = None,
+        openid: OpenId | None = None,
         reports: Path | None = None,
     ) -> None:
         """`connect`: makes a client of flexod. `authenticator`: verifies users' credentials. `url`: that
-        of the pages. `reports`: the folder of what-if reports; None: there is none."""
+        of the pages. `proxy_header`: where a trusted proxy names the user; "": no proxy is trusted.
+        `openid`: signs visitors in; None: no provider does. `reports`: the folder of what-if reports; None:
+        there is none."""
         self._url = url
+        self._proxy_header = proxy_header
+        self._refusals = refusals or RefusalLog()
         self._reports = reports
         self._feed = Feed(Client(connect))
         self._idle = IdleLedger()
         self._views = Views(Client(connect), Harvest(Client(connect)), self._idle)
-        self._sign_in = SignIn(self._views, authenticator, url)
+        self._sign_in = SignIn(self._views, authenticator, url, openid=openid, refusals=self._refusals)
         self._updates = Updates(self._feed, self._views)
         self._being_made: Counter[int] = Counter()
 
@@ -97,10 +107,16 @@ class Site:
                 Middleware(SecurityHeaders),
                 # a page of another site must not reach this one under a name of its own (DNS rebinding)
                 Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+                *self._trusted_header(),
                 Middleware(GZipMiddleware, compresslevel=4),
             ],
             lifespan=self._taking_snapshots,
         )
+
+    def _trusted_header(self) -> list[Middleware]:
+        if not self._proxy_header:
+            return []
+        return [Middleware(TrustedHeader, header=self._proxy_header, log=self._refusals)]
 
     @asynccontextmanager
     async def _taking_snapshots(self, app: Starlette) -> AsyncIterator[None]:
@@ -142,7 +158,7 @@ class Site:
         async def show(request: Request) -> Response:
             viewer = self._sign_in.viewer(request)
             if viewer is None:
-                return self._sign_in.how_to(_NOT_SIGNED_IN)
+                return self._sign_in.entrance(request)
             if self._being_made[viewer.uid] >= _PAGES_OF_A_USER:
                 text = f"too many requests at once: {_PAGES_OF_A_USER} of a user are allowed"
                 return PlainTextResponse(text, _TOO_MANY)

@@ -82,7 +82,7 @@ def job_page(
     running = picture.jobs.jobs if picture else ()
     job = next((job for job in running if job.job_id == job_id), None)
     reply = explained.reply
-    if not (privacy.of_job(job_id) or (reply and reply.HasField("end") and privacy.owns(reply.end.user))):
+    if not privacy.of_job(job_id) and not (reply and privacy.owns(reply.user)):
         return _unknown(job_id, None, f"job {job_id} is not in the queue")
     row = row_of(job) if job else None
     if reply is None:

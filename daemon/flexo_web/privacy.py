@@ -1,7 +1,6 @@
-"""What a viewer may see where the cluster hides users' jobs from each other (Slurm's PrivateData=jobs).
+"""What a viewer may see where the cluster hides jobs or nodes (PrivateData): flexod tells flexo-web all.
 
-flexod tells every user of the cluster all jobs. On such a cluster the pages show less: a viewer's own jobs,
-and of others only GPUs and sums. root sees all.
+Of others' jobs, the pages show GPUs in use and sums alone. root and readers see everything.
 """
 
 from __future__ import annotations
@@ -17,6 +16,9 @@ from flexo_protos.v1 import admin_pb2
 from flexo_web.idle import IdleGpus
 from flexo_web.tokens import Viewer
 
+NOT_A_READER: Final = (
+    "the cluster hides jobs, also from the account of flexo-web: add it to [service] readers in flexo.toml"
+)
 _ROOT: Final = 0
 _WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
 """A job with its user, as flexod's sentences name a pending job for which nodes are kept."""
@@ -30,8 +32,14 @@ class Privacy:
     def __init__(self, picture: Picture | None, viewer: Viewer) -> None:
         self._whole = picture
         self._user = viewer.name
-        self.hides = picture is not None and picture.status.private_jobs and viewer.uid != _ROOT
-        """Whether other users' jobs are hidden from the viewer."""
+        hidden = picture.status.privacy if picture else admin_pb2.Privacy(jobs=True)
+        sees_all = viewer.uid == _ROOT or viewer.name in hidden.readers
+        self.hides = hidden.jobs and not sees_all
+        """Whether others' jobs are hidden from the viewer. Without a picture nobody knows, so they are."""
+        self.hides_nodes = hidden.nodes and not sees_all
+        """Whether nodes are hidden from the viewer."""
+        self.is_untold = hidden.restricted and (self.hides or self.hides_nodes)
+        """Whether flexo-web is not told what the viewer may see."""
 
     @property
     def viewer(self) -> str:
@@ -57,6 +65,8 @@ class Privacy:
 
     def of_event(self, event: admin_pb2.Event) -> bool:
         """Whether the event may be shown: one of an own job, or one that names no job."""
+        if self.hides_nodes and not event.job_id:
+            return False
         if not self.hides:
             return True
         if event.job_id:
@@ -69,6 +79,8 @@ class Privacy:
 
     def idle(self, groups: tuple[IdleGpus, ...]) -> tuple[IdleGpus, ...]:
         """Idle GPUs without other users' jobs, and without the sentences about these jobs."""
+        if self.hides_nodes:
+            return ()
         if not self.hides:
             return groups
         return tuple(
@@ -88,17 +100,19 @@ class Privacy:
     def picture(self) -> Picture | None:
         """The picture with nothing that the viewer may not see."""
         whole = self._whole
-        if not self.hides or whole is None:
+        if whole is None or not (self.hides or self.hides_nodes):
             return whole
-        jobs = admin_pb2.ListJobsReply(
-            jobs=self._own_running(whole.jobs.jobs),
-            waiting=[job for job in whole.jobs.waiting if self.owns(job.user)],
-        )
-        loans = admin_pb2.ListLoansReply()
-        loans.CopyFrom(whole.loans)
-        for loan in loans.loans:
-            del loan.bases[:]
-        return replace(whole, jobs=jobs, loans=loans)
+        jobs, nodes, loans = whole.jobs, whole.nodes, admin_pb2.ListLoansReply()
+        if self.hides:
+            waiting = [job for job in whole.jobs.waiting if self.owns(job.user)]
+            jobs = admin_pb2.ListJobsReply(jobs=self._own_running(whole.jobs.jobs), waiting=waiting)
+        if self.hides_nodes:
+            nodes = admin_pb2.ListNodesReply(order=whole.nodes.order)
+        else:
+            loans.CopyFrom(whole.loans)
+            for loan in loans.loans:
+                del loan.bases[:]
+        return replace(whole, jobs=jobs, nodes=nodes, loans=loans)
 
     def _own_running(self, jobs: Iterable[admin_pb2.ElasticJob]) -> list[admin_pb2.ElasticJob]:
         own = []

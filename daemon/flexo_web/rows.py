@@ -85,7 +85,7 @@ def strips_of(picture: Picture, privacy: Privacy) -> list[NodeStrip]:
     return [
         _strip(node, taken[node.name], lent.get(node.name, ""), privacy.unusable(node.unusable))
         for node in picture.nodes.nodes
-        if node.gpus
+        if node.gpus and not privacy.hides_nodes
     ]
 
 

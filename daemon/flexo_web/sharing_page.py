@@ -66,6 +66,7 @@ def sharing_page(whole: Picture, privacy: Privacy) -> Sharing:
     """The page. `privacy`: what the viewer may see of `whole`."""
     jobs = {job.job_id: job for job in whole.jobs.jobs}
     own = [job for job in jobs.values() if privacy.owns(job.user)]
+    pairs = () if privacy.hides_nodes else [view for job in own for view in job.shared_gpus]
 
     def sharer(job_id: int) -> Sharer:
         job = jobs.get(job_id)
@@ -73,7 +74,7 @@ def sharing_page(whole: Picture, privacy: Privacy) -> Sharing:
             return Sharer(0, "", "")
         return Sharer(job_id, job.user if job else "", job.account if job else "")
 
-    views = {(view.node, view.gpu): view for job in own for view in job.shared_gpus}
+    views = {(view.node, view.gpu): view for view in pairs}
     gpus = tuple(
         SharedGpu(
             node=view.node,

@@ -1,4 +1,4 @@
-"""How a user of the cluster becomes a viewer: a MUNGE credential, a link that works once, a session."""
+"""How a user of the cluster becomes a viewer: a credential, a link that works once, a session; or a proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from starlette.routing import Route
 
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_web.openid import OpenId
+from flexo_web.openid_entrance import BEGIN_PATH, OpenIdEntrance
+from flexo_web.proxy_socket import came_through_proxy
+from flexo_web.refusals import RefusalLog
 from flexo_web.tokens import Tokens, Viewer
+from flexo_web.trusted_header import named_by_proxy
 from flexo_web.views import Views
 
 LINK_S: Final = 300.0
@@ -26,7 +31,9 @@ _SESSIONS_OF_A_USER: Final = 20
 _VERIFICATIONS: Final = 4
 """The most credentials that are with munged at once."""
 _SEE_OTHER, _UNAUTHORIZED, _FORBIDDEN = 303, 401, 403
+_NOT_SIGNED_IN: Final = "You are not signed in."
 _USED: Final = "This link was used already, or is over."
+_BY_PROXY: Final = "Your site's sign-in let you in here. Sign out there."
 _FOREIGN: Final = "This request came from another site."
 
 
@@ -39,8 +46,11 @@ class SignIn:
         authenticator: Authenticator,
         url: str,
         clock: Callable[[], float] = time.monotonic,
+        openid: OpenId | None = None,
+        refusals: RefusalLog | None = None,
     ) -> None:
-        """`url`: under which people open the pages; links begin with it."""
+        """`url`: under which people open the pages; links begin with it. `openid`: signs visitors in; None:
+        no provider does."""
         self._views = views
         self._authenticator = authenticator
         self._url = url
@@ -49,6 +59,9 @@ class SignIn:
         self._secure = urlsplit(url).scheme == "https"
         self._cookie = "__Host-flexo" if self._secure else "flexo"
         self._verifying = asyncio.Semaphore(_VERIFICATIONS)
+        self._openid = openid and OpenIdEntrance(
+            openid, self._link_for, self.how_to, refusals or RefusalLog(), secure=self._secure
+        )
 
     def routes(self) -> list[Route]:
         """The routes to come in and to go."""
@@ -57,15 +70,27 @@ class SignIn:
             Route("/enter/{token:str}", self._ask_to_enter),
             Route("/enter/{token:str}", self._enter, methods=["POST"]),
             Route("/leave", self._leave, methods=["POST"]),
+            *(self._openid.routes() if self._openid else ()),
         ]
 
     def viewer(self, request: Request) -> Viewer | None:
-        """Whose session the request belongs to; None: nobody's."""
+        """Whose session the request belongs to, or whom the proxy has named for it; None: nobody's."""
+        if came_through_proxy(request.scope):
+            return named_by_proxy(request.scope)
         return self._sessions.holder(request.cookies.get(self._cookie, ""))
 
     def how_to(self, why: str, status: int = _UNAUTHORIZED) -> HTMLResponse:
         """The page that says how to sign in."""
         return HTMLResponse(self._views.sign_in(why, None), status)
+
+    def entrance(self, request: Request) -> Response:
+        """The answer to somebody who has opened a page without a session: the provider, or how to sign in."""
+        if self._openid and not came_through_proxy(request.scope):
+            return RedirectResponse(BEGIN_PATH, _SEE_OTHER)
+        return self.how_to(_NOT_SIGNED_IN)
+
+    def _link_for(self, viewer: Viewer) -> str:
+        return f"{self._url}/enter/{self._links.issue(viewer)}"
 
     async def _make_link(self, request: Request) -> Response:
         """A link for the user whose credential the request carries: the command `flexo web` asks for it."""
@@ -76,8 +101,7 @@ class SignIn:
         except NotAuthentic as error:
             return JSONResponse({"error": str(error)}, _UNAUTHORIZED)
         viewer = Viewer(caller.uid, await asyncio.to_thread(_account, caller.uid))
-        link = f"{self._url}/enter/{self._links.issue(viewer)}"
-        return JSONResponse({"link": link, "user": viewer.name, "expires_in_s": LINK_S})
+        return JSONResponse({"link": self._link_for(viewer), "user": viewer.name, "expires_in_s": LINK_S})
 
     async def _ask_to_enter(self, request: Request) -> Response:
         """A button: programs that open links to preview them must not use a link up."""
@@ -109,6 +133,8 @@ class SignIn:
         """End the session."""
         if not _from_own_page(request):
             return self.how_to(_FOREIGN, _FORBIDDEN)
+        if came_through_proxy(request.scope):
+            return self.how_to(_BY_PROXY, 200)
         self._sessions.withdraw(request.cookies.get(self._cookie, ""))
         left = self.how_to("You have signed out.", 200)
         left.delete_cookie(self._cookie, secure=self._secure, httponly=True, samesite="strict")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A user of the cluster who looks at pages, as a MUNGE credential has proven."""
+    """A user of the cluster who looks at pages, as a credential or the site's proxy has proven."""
 
     uid: int
     name: str

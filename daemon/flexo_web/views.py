@@ -20,7 +20,7 @@ from flexo_web.idle import IdleLedger
 from flexo_web.job_page import JobPage, job_page
 from flexo_web.loan_page import LoanHistory, Loans, ask_history, loan_page
 from flexo_web.pages import Mine, Now, mine_page, now_page
-from flexo_web.privacy import Privacy
+from flexo_web.privacy import NOT_A_READER, Privacy
 from flexo_web.rendering import environment
 from flexo_web.sharing_page import Sharing, sharing_page
 from flexo_web.tokens import Viewer
@@ -156,7 +156,7 @@ class Views:
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        key = address, viewer.name if address == MINE else privacy.viewer
+        key = address, viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
         known = self._rendered.get(key)
         if known is None:
             known = await self._of_snapshot(address, snapshot, privacy, viewer)
@@ -204,7 +204,7 @@ class Views:
         picture = snapshot.picture
         page = None if picture is None else await self._makers[address](picture, privacy, viewer)
         template = _TEMPLATES[address]
-        return Content(self._banners(snapshot), self._main(template, page, viewer.name))
+        return Content(self._banners(snapshot, privacy), self._main(template, page, viewer.name))
 
     async def _now(self, picture: Picture, privacy: Privacy, _: Viewer) -> Now:
         return now_page(picture, privacy)
@@ -214,7 +214,8 @@ class Views:
 
     async def _loan_page(self, picture: Picture, privacy: Privacy, _: Viewer) -> Loans:
         history = await self._loans.of("")
-        return loan_page((privacy.picture() or picture).loans, history.reply)
+        past = None if privacy.hides_nodes else history.reply
+        return loan_page((privacy.picture() or picture).loans, past)
 
     async def _sharing(self, picture: Picture, privacy: Privacy, _: Viewer) -> Sharing:
         return sharing_page(picture, privacy)
@@ -226,22 +227,27 @@ class Views:
     async def _job(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
         explained = await self._explanations.of(address.job_id)
         page = job_page(privacy.picture(), address.job_id, explained, privacy, self._clock())
-        return Content(self._banners(snapshot), self._main("job.html", page, ""), found=not page.unknown)
+        return Content(
+            self._banners(snapshot, privacy), self._main("job.html", page, ""), found=not page.unknown
+        )
 
     async def _event(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
         answer = await self._events.of(address.event)
         page = event_page(address.event, answer.reply, answer.refusal, privacy)
-        return Content(self._banners(snapshot), self._main("event.html", page, ""), found=not page.unknown)
+        return Content(
+            self._banners(snapshot, privacy), self._main("event.html", page, ""), found=not page.unknown
+        )
 
     def _main(self, template: str, page: _Page, user: str) -> Markup:
         return Markup(self._templates.get_template(template).render(page=page, user=user))
 
-    def _banners(self, snapshot: Snapshot) -> Markup:
+    def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
         picture = snapshot.picture
+        trouble = (picture.status.trouble if picture else "", NOT_A_READER if privacy.is_untold else "")
         return Markup(
             self._templates.get_template("banners.html").render(
                 away=snapshot.away,
                 known=picture is not None,
-                trouble=picture.status.trouble if picture else "",
+                trouble="; ".join(filter(None, trouble)),
             )
         )

@@ -1,6 +1,7 @@
-"""Credentials on gRPC calls, which prove the caller's identity: with MUNGE, as Slurm does.
+"""Credentials on gRPC calls, which prove the caller's identity: with MUNGE, or as the cluster does otherwise.
 
-Only `new_authenticator` chooses the scheme. job_secret.py has the scheme for clusters without MUNGE.
+Only `new_authenticator` chooses the scheme. sack.py has the scheme of clusters that run Slurm's auth/slurm,
+job_secret.py that inside jobs on YARN.
 
 A caller puts a credential into the call's metadata. The credential names flexo and the method that is called.
 munged adds uid, gid and time, and signs. The callee decodes the credential once: munged itself refuses
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 METADATA_KEY = "flexo-munge"
@@ -118,25 +121,50 @@ def _job_secret(socket: str | None) -> Authenticator:
     return JobSecret.from_file()
 
 
-MUNGE, JOB_SECRET = "munge", "job-secret"
+def _sack(socket: str | None) -> Authenticator:
+    from flexo_protos.sack import Sack  # likewise
+
+    return Sack(socket)
+
+
+MUNGE, SLURM, JOB_SECRET = "munge", "slurm", "job-secret"
 SCHEME_VARIABLE = "FLEXO_AUTHENTICATION"
-"""Environment variable: the scheme of this process; munge if it is not set."""
-_SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {MUNGE: Munge, JOB_SECRET: _job_secret}
+"""Environment variable: the scheme of this process, instead of the configured one."""
+CONFIG = "/etc/flexo/flexo.toml"
+_SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {
+    MUNGE: Munge,
+    SLURM: _sack,
+    JOB_SECRET: _job_secret,
+}
 
 
 def new_authenticator(scheme: str = "", *, socket: str | None = None) -> Authenticator:
-    """The authenticator of a scheme; "": of the environment's. `socket`: the scheme's daemon's, if not the
+    """The authenticator of a scheme; "": of this process's. `socket`: the scheme's daemon's, if not the
     default one.
 
     Raises ValueError for an unknown scheme, and NotAuthentic if it lacks what it needs.
     """
-    scheme = scheme or os.environ.get(SCHEME_VARIABLE) or MUNGE
+    scheme = scheme or scheme_of_process()
     try:
         make = _SCHEMES[scheme]
     except KeyError:
         known = ", ".join(sorted(_SCHEMES))
         raise ValueError(f"'{scheme}' is no scheme of authentication; it is one of {known}") from None
     return make(socket)
+
+
+def scheme_of_process(environment: Mapping[str, str] = os.environ) -> str:
+    """$FLEXO_AUTHENTICATION, else [service] authentication in $FLEXO_CONFIG or /etc/flexo/flexo.toml, else
+    munge."""
+    if scheme := environment.get(SCHEME_VARIABLE):
+        return scheme
+    try:
+        with Path(environment.get("FLEXO_CONFIG") or CONFIG).open("rb") as file:
+            section = tomllib.load(file).get("service")
+    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
+        return MUNGE
+    said = section.get("authentication") if isinstance(section, dict) else None
+    return said if isinstance(said, str) and said else MUNGE
 
 
 def _payload(method: str) -> bytes:

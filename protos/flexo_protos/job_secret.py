@@ -12,7 +12,6 @@ import hmac
 import os
 import re
 import secrets
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 
 from flexo_protos import tls
 from flexo_protos.credentials import LIFETIME_S, Authenticator, Caller, NotAuthentic
+from flexo_protos.used_once import UsedOnce
 
 FILE_VARIABLE: Final = "FLEXO_SECRET_FILE"
 """Environment variable: the file with the job's secret, which its user alone can read."""
@@ -48,9 +48,7 @@ class JobSecret:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._lock = threading.Lock()
-        self._seen: dict[str, float] = {}
-        """The random numbers of credentials that have not expired, with the time of their expiry."""
+        self._used = UsedOnce()
 
     @classmethod
     def from_file(cls) -> JobSecret:
@@ -85,11 +83,8 @@ class JobSecret:
         now = time.time()
         if abs(now - int(at)) > LIFETIME_S:
             raise NotAuthentic("the credential has expired, or clocks differ by more than a minute")
-        with self._lock:
-            self._seen = {each: until for each, until in self._seen.items() if until > now}
-            if number in self._seen:
-                raise NotAuthentic("the credential was used before")
-            self._seen[number] = int(at) + LIFETIME_S + 1
+        if not self._used.take("the job", number, int(at) + LIFETIME_S + 1, now):
+            raise NotAuthentic("the credential was used before, or too many were in a minute")
         return Caller(os.getuid(), os.getgid())
 
     def _hash(self, *words: str) -> str:

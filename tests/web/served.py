@@ -45,7 +45,7 @@ def served(prepare: Callable[[FlexodDouble], None]) -> Iterator[Served]:
         flexod = FlexodDouble()
         prepare(flexod)
         with serving(flexod) as address:
-            site = Site(lambda: client_of(address), SayingWho(), url, Path(folder))
+            site = Site(lambda: client_of(address), SayingWho(), url, reports=Path(folder))
             server = uvicorn.Server(
                 uvicorn.Config(site.app(), log_level="warning", timeout_graceful_shutdown=1)
             )

@@ -116,6 +116,8 @@ def test_on_a_cluster_with_private_data_two_users_see_their_own_jobs_alone(
 ) -> None:
     conf = lab.layout.slurm_conf
     conf.write_text(f"{conf.read_text()}\nPrivateData=jobs\n")
+    toml = lab.layout.flexo_toml
+    toml.write_text(toml.read_text().replace("[service]", f'[service]\nreaders = ["{lab.spec.web_account}"]'))
     lab.run(["scontrol", "reconfigure"])
     lab.restart_flexod()
     jobs = {}

@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Allocate, Drop
-from flexo.model.queue import JobKey, QueuedJob
+from flexo.model.queue import JobKey, Principal, QueuedJob
 from flexo.model.training import Quota, TrainingJob
 
 
@@ -94,6 +94,18 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Privacy:
+    """What the cluster hides from its users of each other, so that flexod hides it as well."""
+
+    jobs: bool = False
+    """Whether users see their own jobs only."""
+    nodes: bool = False
+    """Whether users see no nodes."""
+    readers: frozenset[Principal] = frozenset()
+    """Accounts from which the cluster hides nothing, besides root."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """The result of one poll of the cluster."""
 
@@ -109,6 +121,7 @@ class ClusterState:
     """The guarantees of tenants."""
     ended: int = 0
     """The number of jobs of `training` that have ended since the cluster began."""
+    privacy: Privacy = Privacy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +158,6 @@ class ClusterTraits:
     """The quality of service of satellites; "": the default one of their user."""
     resume_command: str = ""
     """The command that resumes a suspended job, to be followed by the job's identifier; for people."""
-    private_jobs: bool = False
-    """The cluster shows users no jobs of others."""
 
 
 @dataclass(frozen=True, slots=True)

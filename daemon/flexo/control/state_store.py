@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from flexo.event_store.job_owners import JobOwner
 from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
@@ -47,6 +48,10 @@ class StateStore(Protocol):
 
     def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
         """Remember `kept` as they are now, and forget `forgotten`. Returns whether the disk took it."""
+        ...
+
+    def set_owners(self, owners: Iterable[JobOwner], at: float) -> bool:
+        """Remember the owners of jobs that were seen at `at`. Returns whether the disk took it."""
         ...
 
     def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:

@@ -69,8 +69,6 @@ class ControllerStatus:
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
     unknown_satellites: int = 0
     """Jobs with a satellite's comment that no grant of flexod's allows."""
-    private_jobs: bool = False
-    """The cluster shows users no jobs of others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from flexo.doctor.slurm_says import (
 from flexo.doctor.submission import TriedOut, check_submission
 from flexo.model.nodes import Node
 from flexo.model.sharing import SPARE
-from flexo_protos.credentials import MUNGE, SOCKET_VARIABLE, new_authenticator
+from flexo_protos.credentials import MUNGE, SLURM, SOCKET_VARIABLE, new_authenticator
 
 _T = TypeVar("_T")
 _TEST = ("sbatch", "--test-only", "--wrap", "true")
@@ -86,14 +86,21 @@ def examine(
     slurm = _or_why(lambda: _slurm(commands))
     addresses = frozenset() if isinstance(slurm, _Why) else _node_addresses(commands)
     findings = [
-        *munge.check_munge(new_authenticator(MUNGE, socket=str(socket) if socket else None), socket),
-        munge.other_hosts(),
+        *_credentials(settings, socket),
         *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
         *flexod.check_config(config_path, mistakes, settings.renamed),
         *_flexods(settings, addresses, ask_flexod, elsewhere),
     ]
     event_store = settings.event_store.path
     return findings + flexod.check_event_store(event_store, flexod.account_of(event_store))
+
+
+def _credentials(settings: Settings, socket: Path | None) -> list[Finding]:
+    """Findings on the scheme by which callers prove who they are."""
+    if settings.service.authentication == SLURM:
+        return munge.check_sack(new_authenticator(SLURM))
+    authenticator = new_authenticator(MUNGE, socket=str(socket) if socket else None)
+    return [*munge.check_munge(authenticator, socket), munge.other_hosts()]
 
 
 def _flexods(
@@ -143,7 +150,7 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
     qos = _qos(commands, slurm.config)
     return [
         ok("slurm.answers", f"slurmctld of the cluster {slurm.config.cluster} answers"),
-        *check_slurm(slurm.config),
+        *check_slurm(slurm.config, settings.service.authentication),
         *check_memory(slurm.config, slurm.partitions),
         *check_preemption(slurm.config),
         *check_partitions(slurm.config, ordinary, satellites),

@@ -1,4 +1,4 @@
-"""Checks MUNGE on this host: its socket, and a credential that is made and read back as flexod does it."""
+"""Checks MUNGE, or Slurm's sack, on this host: a credential is made and read back as flexod does it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ _METHOD = "doctor"
 def check_munge(authenticator: Authenticator, socket: Path | None) -> list[Finding]:
     """Check the socket, if one is named, and the round trip of a credential."""
     return [_socket(socket), _round_trip(authenticator)]
+
+
+def check_sack(authenticator: Authenticator) -> list[Finding]:
+    """Check the round trip of a credential at Slurm's sack, where [service] authentication is slurm."""
+    check = "sack.round_trip"
+    try:
+        caller = authenticator.verify(authenticator.credential(_METHOD), _METHOD)
+    except NotAuthentic as error:
+        fix = "Start slurmd here, or sackd where no slurmd runs, with the cluster's slurm.key (auth/slurm)."
+        return [problem(check, str(error), fix)]
+    return [ok(check, f"a credential was made and read back (uid {caller.uid})")]
 
 
 def _socket(socket: Path | None) -> Finding:

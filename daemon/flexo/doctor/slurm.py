@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flexo.clusters.slurm.releases import TESTED, Release
 from flexo.doctor.finding import Finding, ok, problem, warning
 from flexo.doctor.slurm_says import SlurmConfig
+from flexo_protos.credentials import MUNGE
+
+_SACK: Final = "auth/slurm"
+"""The plugin with a kiosk of its own, which makes and verifies credentials."""
 
 
-def check_slurm(config: SlurmConfig) -> list[Finding]:
-    """Check the release, AuthType, SelectType and GresTypes."""
-    return [_release(config.version), *check_settings(config)]
+def check_slurm(config: SlurmConfig, authentication: str = MUNGE) -> list[Finding]:
+    """Check the release, AuthType, SelectType and GresTypes. `authentication`: [service] authentication."""
+    return [_release(config.version), *check_settings(config, authentication)]
 
 
-def check_settings(config: SlurmConfig) -> list[Finding]:
+def check_settings(config: SlurmConfig, authentication: str = MUNGE) -> list[Finding]:
     """Check AuthType, SelectType and GresTypes, which slurm.conf sets."""
-    return [_authentication(config.auth_type), _selection(config), _gpus(config)]
+    return [_authentication(config.auth_type, authentication), _selection(config), _gpus(config)]
 
 
 def _release(version: str) -> Finding:
@@ -33,15 +39,21 @@ def _release(version: str) -> Finding:
     return ok(check, said + between)
 
 
-def _authentication(auth_type: str) -> Finding:
-    check = "slurm.auth"
-    if auth_type == "auth/munge":
-        return ok(check, "AuthType=auth/munge, as flexo's own calls")
-    return warning(
-        check,
-        f"AuthType={auth_type}; flexo's own calls carry MUNGE credentials whatever Slurm uses",
-        "Run munged with one key on all hosts of the cluster, or set AuthType=auth/munge in slurm.conf.",
-    )
+def _authentication(auth_type: str, authentication: str) -> Finding:
+    check, needed = "slurm.auth", f"auth/{authentication}"
+    if auth_type == needed:
+        return ok(check, f"AuthType={auth_type}, as flexo's own calls")
+    if needed == _SACK:
+        return problem(
+            check,
+            f"AuthType={auth_type}, and [service] authentication is slurm: without {_SACK} there is no sack",
+            'flexo.toml: authentication = "munge" in [service], on all hosts.',
+        )
+    said = f"AuthType={auth_type}; flexo's own calls carry MUNGE credentials whatever Slurm uses"
+    fix = "Run munged with one key on all hosts of the cluster, or set AuthType=auth/munge in slurm.conf."
+    if auth_type == _SACK:
+        fix = 'flexo.toml: authentication = "slurm" in [service], on all hosts; or run munged on all.'
+    return warning(check, said, fix)
 
 
 def _selection(config: SlurmConfig) -> Finding:

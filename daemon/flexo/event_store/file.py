@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from flexo.event_store import stored_grants
+from flexo.event_store import job_owners, stored_grants
 
 _SCHEMA_1: Final = (
     "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, at REAL NOT NULL, facts TEXT NOT NULL)",
@@ -69,6 +69,7 @@ SCHEMAS: Final = (
     *(_SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8),
     stored_grants.SCHEMA,
     _SCHEMA_10,
+    job_owners.SCHEMA,
 )
 """The statements of each version, which change the version before into it."""
 VERSION: Final = len(SCHEMAS)

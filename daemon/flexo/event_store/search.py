@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
+from flexo.model.queue import Principal
 from flexo.words import names_in
 
 ENTRIES_LOOKED_AT: Final = 20_000
@@ -35,6 +36,8 @@ class Search:
     after: int = 0
     """Only entries with a higher number."""
     limit: int = 200
+    owner: Principal | None = None
+    """Only entries about jobs of this owner; None: all entries."""
     routine: bool = False
     """Whether to include events that happen again and again. A kind in `kinds` is included in any case."""
 
@@ -78,6 +81,9 @@ def _conditions(search: Search, routine: str) -> tuple[str, list[object]]:
     elif not search.routine:
         conditions.append("kind != ?")
         values.append(routine)
+    if search.owner is not None:
+        conditions.append("job_id IN (SELECT job_id FROM job_owner WHERE principal = ?)")
+        values.append(search.owner)
     if search.since:
         conditions.append("at >= ?")
         values.append(search.since)

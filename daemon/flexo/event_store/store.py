@@ -20,8 +20,9 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from flexo.event_store import stored_grants
+from flexo.event_store import job_owners, stored_grants
 from flexo.event_store.file import Newer, is_damage, last_writer, open_file
+from flexo.event_store.job_owners import JobOwner
 from flexo.event_store.search import LARGEST_NUMBER, Search, look
 from flexo.event_store.space import make_room
 from flexo.events import ROUTINE, Event
@@ -144,6 +145,18 @@ class EventStore:
         with self._lock:
             found = self._guarded(stored_grants.read)
         return found[0] if found else ()
+
+    def set_owners(self, owners: Iterable[JobOwner], at: float) -> bool:
+        """Remember the owners of jobs that were seen at `at`. Returns whether the disk took it."""
+        seen = tuple(owners)
+        with self._lock:
+            return self._guarded(lambda each: job_owners.write(each, seen, at)) is not None
+
+    def owner_of(self, job_id: int) -> JobOwner | None:
+        """The owner of the elastic job `job_id`, also if it has ended; None if nobody knows."""
+        with self._lock:
+            found = self._guarded(lambda each: job_owners.read(each, min(job_id, LARGEST_NUMBER)))
+        return found[0] if found else None
 
     def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
         """Remember the measurements of a job's profile, instead of those of an earlier profile."""
@@ -547,6 +560,7 @@ class EventStore:
         self._pruned_at = now
         oldest = now - self._keep_s
         connection.execute("DELETE FROM event WHERE at < ?", (oldest,))
+        job_owners.prune(connection, oldest)
         connection.execute("DELETE FROM snapshot WHERE at < ?", (oldest,))
         connection.execute("DELETE FROM scaling WHERE measured_at < ?", (oldest,))
         connection.execute("DELETE FROM slow_gpu WHERE until_at < ?", (oldest,))

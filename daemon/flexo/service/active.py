@@ -91,7 +91,10 @@ class Active:
             aggregation=_pooled(settings, pool, leaders),
         )
         jobs = JobService(leaders, controller, ServiceTimeouts(), leadership)
-        admin = AdminService(controller, event_store, leaders, settings.service.administrators, availability)
+        admin = AdminService(
+            *(controller, event_store, leaders, settings.service.administrators, availability),
+            readers=settings.service.readers,
+        )
         inference = InferenceService(pushed, _may_push(settings), leaders.wake.set)
         users = frozenset(settings.aggregation.pool_users)
         aggregators = AggregatorService(pool, users, leadership=leadership)
@@ -104,6 +107,7 @@ class Active:
     def take(self, changed: Settings, news: str, unheeded: str) -> None:
         """Apply changed settings; see reloading.py."""
         self._admin.administrators = changed.service.administrators
+        self._admin.readers = changed.service.readers
         self._inference.users = _may_push(changed)
         self.controller.reconfigure(changed, news, unheeded)
 

@@ -1,6 +1,7 @@
 """The service for people: everybody on the cluster may read, few may steer a job.
 
-authentication.py has proven the caller before. This module decides what the caller may do.
+authentication.py has proven the caller before. This module decides what the caller may do. Where the cluster
+hides jobs, visibility.py says what the caller may read.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import structlog
 from google.protobuf.message import Message
 
 import flexo
+from flexo.clusters.base import Privacy
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
 from flexo.controller import Controller
 from flexo.event_store.grant_events import GrantChange, change_of
+from flexo.event_store.job_owners import JobOwner
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
@@ -47,6 +50,7 @@ from flexo.service.pending_commands import (
     Progress,
     Result,
 )
+from flexo.service.visibility import Sight, privacy_of
 from flexo.service.wire import MAX_PATH, one_line
 from flexo.service.workers import started_pool
 from flexo.sharing.hosts import gpus_of
@@ -92,6 +96,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         administrators: tuple[str, ...],
         availability: Callable[[], admin_pb2.Availability | None] = lambda: None,
         budgets: Budgets = STANDARD,
+        readers: tuple[str, ...] = (),
     ) -> None:
         """`availability`: returns the status of several flexods; None if there is only one."""
         self._availability = availability
@@ -108,6 +113,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._registry = registry
         self.administrators = administrators
         """Users who may steer any job. A reload of the configuration may change them."""
+        self.readers = readers
+        """Users from whom nothing is hidden, besides administrators. A reload may change them, too."""
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
@@ -117,18 +124,23 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         about = self._availability()
         if about is not None:
             reply.availability.CopyFrom(about)
+        view = self._controller.view()
+        sight = await self._sight(view)
+        sight.cut_status(reply, view)
+        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), sight))
         return reply
 
     async def ListJobs(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListJobsRequest, context: _Context
     ) -> bytes:
         """All elastic jobs whose base runs."""
-        return await self._once_a_view("jobs", _jobs)
+        return await self._seen("jobs", _jobs)
 
     async def ExplainJob(  # noqa: N802
         self, request: admin_pb2.ExplainJobRequest, context: _Context
     ) -> admin_pb2.ExplainJobReply:
         """Present reasons and past events. For a job that has ended: the events alone."""
+        user = await self._visible_owner(request.job_id, context)
         search = Search(job_id=request.job_id, limit=EVENTS)
         events = (await _in(self._searchers, self._event_store.find, search)).events
         try:
@@ -137,24 +149,25 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except UnknownJob as error:
             if not events:
                 await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            return await self._explain_ended(error, events)
+            return await self._explain_ended(error, events, user)
         return admin_pb2.ExplainJobReply(
+            user=user,
             headline=headline,
             sentences=sentences,
             events=[event_message(event, number) for number, event in events],
         )
 
     async def _explain_ended(
-        self, error: UnknownJob, events: Sequence[tuple[int, Event]]
+        self, error: UnknownJob, events: Sequence[tuple[int, Event]], user: str
     ) -> admin_pb2.ExplainJobReply:
         """The answer for a job that is gone from the queue: its end, if the event store has it."""
         told = [event_message(event, number) for number, event in events]
         number, end = next(((number, event) for number, event in events if event.kind == "end"), (0, None))
         if end is None or end.job is None:
-            return admin_pb2.ExplainJobReply(sentences=(str(error),), events=told)
+            return admin_pb2.ExplainJobReply(user=user, sentences=(str(error),), events=told)
         facts = await _in(self._searchers, self._event_store.facts_of, (number,))
         known = _end(end.job, facts.get(number, ""))
-        return admin_pb2.ExplainJobReply(sentences=(end.text,), events=told, end=known)
+        return admin_pb2.ExplainJobReply(user=user, sentences=(end.text,), events=told, end=known)
 
     async def ScaleJob(  # noqa: N802
         self, request: admin_pb2.ScaleJobRequest, context: _Context
@@ -227,7 +240,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListLoansReply:
         """Servers on loan, and past loans."""
         past = await _in(self._searchers, self._event_store.past_loans, min(request.past, PAST_LOANS))
-        return await _in(self._readers, loans_reply, self._controller, past)
+        reply = await _in(self._readers, loans_reply, self._controller, past)
+        view = self._controller.view()
+        (await self._sight(view)).cut_loans(reply, view)
+        return reply
 
     async def ListDemand(  # noqa: N802
         self, request: admin_pb2.ListDemandRequest, context: _Context
@@ -257,7 +273,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not math.isfinite(request.since_at) or max(request.before, request.after) >= 1 << 62:
             text = f"since_at {request.since_at:g}, before {request.before}, after {request.after}: too far"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        sight = await self._sight(self._controller.view())
         search = Search(
+            owner=sight.caller if sight.hidden.jobs else None,
             job_id=request.job_id or None,
             node=request.node,
             kinds=tuple(dict.fromkeys(request.kinds)),
@@ -283,7 +301,48 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListNodesRequest, context: _Context
     ) -> bytes:
         """The nodes as of the last poll, and the order of pending jobs."""
-        return await self._once_a_view("nodes", _nodes)
+        return await self._seen("nodes", _nodes)
+
+    async def _seen(self, name: str, build: Callable[[View], Message]) -> bytes:
+        """The result of `build` for what the caller may see, serialized."""
+        view = self._controller.view()
+        sight = await self._sight(view)
+        if sight.is_whole:
+            return await self._once_a_view(name, build)
+        return await _in(self._readers, lambda: build(sight.of(view)).SerializeToString())
+
+    async def _sight(self, view: View) -> Sight:
+        """What the caller may see. It takes a look-up of the caller's name only where something is hidden."""
+        hidden, uid = privacy_of(view), caller().uid
+        sight = Sight(principal_of(uid), hidden)
+        if sight.is_whole or (principal_of(uid) not in hidden.readers and not await self._reads_all(uid)):
+            return sight
+        return Sight(principal_of(uid), Privacy())
+
+    async def _reads_all(self, uid: int) -> bool:
+        return await self._administers(uid) or await asyncio.to_thread(account, uid) in self.readers
+
+    async def _privacy(self, hidden: Privacy, sight: Sight) -> admin_pb2.Privacy:
+        """What the cluster hides. Who sees everything is said only to those who do. Where nothing is hidden,
+        no name is looked up: a directory that hangs must not keep the status from anybody."""
+        reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not sight.is_whole)
+        if sight.is_whole and (hidden.jobs or hidden.nodes):
+            uids = (0, os.getuid(), *(int(each) for each in hidden.readers if each.isdecimal()))
+            names = await asyncio.to_thread(lambda: [account(uid) for uid in uids])
+            reply.readers.extend(sorted({*names, *self.administrators, *self.readers}))
+        return reply
+
+    async def _visible_owner(self, job_id: int, context: _Context) -> str:
+        """The name of a job's owner, also of a job that has ended; "" if it is not known. A job that the
+        caller may not see is answered like one that there is not."""
+        view = self._controller.view()
+        found = await _in(self._readers, _owner_in_queue, job_id, view)
+        if found is None:
+            found = await _in(self._searchers, self._event_store.owner_of, job_id)
+        owner, user = (None, "") if found is None else (found.owner, found.user)
+        if not (await self._sight(view)).shows_job_of(owner):
+            await _abort(context, grpc.StatusCode.NOT_FOUND, f"job {job_id} is not in the queue")
+        return user
 
     async def _once_a_view(self, name: str, build: Callable[[View], Message]) -> bytes:
         """The result of `build` for the present view, serialized. It is built once, for all callers."""
@@ -330,7 +389,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await self._refuse_too_many(caller().uid, context)
         view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
         if view is None:
-            await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no running elastic job {job_id}")
+            await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(job_id))
         if not administers:
             await self._refuse_strangers(view, context)
         await self._refuse_too_many_of_job(view.job.key, administers, context)
@@ -358,10 +417,23 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         uid = caller().uid
         if principal_of(uid) == view.owner:
             return
+        if not (await self._sight(self._controller.view())).shows_job_of(view.owner):
+            why = "the cluster hides others' jobs"
+            self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=why)
+            await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(view.job.key.job_id))
         may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
         self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
+
+
+def _owner_in_queue(job_id: int, view: View) -> JobOwner | None:
+    jobs = view.state.jobs if view.state else ()
+    return next((JobOwner(job_id, job.owner, job.user) for job in jobs if job.job_id == job_id), None)
+
+
+def _not_running(job_id: int) -> str:
+    return f"there is no running elastic job {job_id}"
 
 
 async def _in(threads: Executor, work: Callable[..., _T], *arguments: object) -> _T:
@@ -420,7 +492,6 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         lending=None if status.loans is None else lending_view(status.loans),
         unknown_satellites=status.unknown_satellites,
         pool=None if status.aggregation is None else _pool(status.aggregation),
-        private_jobs=status.private_jobs,
     )
 
 

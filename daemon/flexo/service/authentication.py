@@ -147,7 +147,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         """The handler for a call without a credential."""
 
         async def refuse(requests: object, context: _Context) -> None:
-            why = f"the call carries no MUNGE credential (one '{METADATA_KEY}' in its metadata)"
+            why = f"the call carries no credential (one '{METADATA_KEY}' in its metadata)"
             await self._refuse(context, method, why, self._budgets.no_credential)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
@@ -274,7 +274,7 @@ class _HangingUp:
 
 
 class _Verifying:
-    """Verifies credentials with MUNGE, for one connection after the other: many calls on one delay no call on
+    """Verifies credentials, for one connection after the other: many calls on one delay no call on
     another."""
 
     def __init__(self, authenticator: Authenticator, budgets: Budgets) -> None:
@@ -290,12 +290,12 @@ class _Verifying:
             async with asyncio.timeout(budgets.prove_within_s):  # not wait_for: see streams.within
                 return await self._verified(credential, peer, method)
         except TimeoutError:
-            text = f"MUNGE did not answer flexod within {budgets.prove_within_s:.0f} s"
+            text = f"the credential could not be verified within {budgets.prove_within_s:.0f} s"
             raise NotAuthentic(text) from None
         except Evicted:
             raise Exhausted(
-                f"more than {budgets.unproven_calls} calls wait for MUNGE, most of them on the connection of"
-                f" {peer}: flexod drops the oldest; call again"
+                f"more than {budgets.unproven_calls} calls wait for verification, most of them on the"
+                f" connection of {peer}: flexod drops the oldest; call again"
             ) from None
 
     async def _verified(self, credential: str, peer: str, method: str) -> Caller:
@@ -308,7 +308,7 @@ class _Verifying:
             self._queue.leave(peer)
             raise
         verifying.add_done_callback(lambda ended: self._done(ended, peer))
-        # If the call ends, its thread still waits for MUNGE. It leaves the queue when MUNGE has answered.
+        # If the call ends, its thread still waits for an answer, and leaves the queue with it.
         return await asyncio.shield(verifying)
 
     def _done(self, verifying: asyncio.Future[Caller], peer: str) -> None:

@@ -165,16 +165,17 @@ async def _serve_in_turns(process: Process, listening: _Listening) -> None:
 def _working_authenticator(settings: Settings) -> Authenticator:
     """An authenticator that was tried once: a flexod that cannot tell callers apart is of no use.
 
-    Where leaders of jobs need no MUNGE, flexod serves them without it, and refuses commands.
+    Where leaders of jobs prove otherwise who they are, flexod serves them without it, and refuses commands.
     """
-    socket, kind = settings.service.munge_socket, settings.cluster.kind
-    authenticator = new_authenticator(MUNGE, socket=str(socket) if socket else None)
+    service, kind = settings.service, settings.cluster.kind
+    socket = service.munge_socket if service.authentication == MUNGE else None
+    authenticator = new_authenticator(service.authentication, socket=str(socket) if socket else None)
     try:
         authenticator.verify(authenticator.credential("start"), "start")
     except NotAuthentic as error:
         if not registry_of_kinds.authenticates(kind):
             raise CannotServe(str(error)) from error
-        _log.warning(f"flexod serves jobs, and no commands until MUNGE works: {error}")
+        _log.warning(f"flexod serves jobs, and no commands until {service.authentication} works: {error}")
     try:
         return registry_of_kinds.authenticator(kind, settings.of_cluster, authenticator)
     except ActionRefused as error:

@@ -19,7 +19,7 @@ import structlog
 from flexo.config import ConfigError, ControllerSettings, Settings, load
 
 AT_ONCE: Final = frozenset(
-    {("service", "administrators"), ("loaning", "inference_users")}
+    {("service", "administrators"), ("service", "readers"), ("loaning", "inference_users")}
     | {("controller", key) for key in ControllerSettings.model_fields if key != "dry_run"}
 )
 """Keys that can change without a restart, by section. `dry_run` cannot, because lending was made with it."""

@@ -45,6 +45,11 @@ FULL = (
         (_ELASTIC,),
     ),
     Part(
+        "without-munge",
+        "without munged: Slurm's own sack (auth/slurm) proves who calls; forged tokens are refused",
+        ("tests/slurm/matrix/test_without_munge.py",),
+    ),
+    Part(
         "loans",
         "partitions edited, servers lent and taken back",
         ("tests/slurm/test_loans.py", *_WITHOUT_TRAINING),

@@ -18,7 +18,7 @@ from says import says
 
 import flexo
 from flexo.config import DEFAULT_ADDRESS
-from flexo_cli import connection, steering
+from flexo_cli import connection, job_words, steering
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -559,3 +559,11 @@ def test_a_value_out_of_range_is_told_the_range(flexo_run: Run) -> None:
     code, _, err = flexo_run("profile", "7", "--min", "0", "--max", "2")
     assert code == 2
     assert "equal to 1" in err
+
+
+def test_status_says_what_the_cluster_hides_from_its_reader_and_is_silent_otherwise() -> None:
+    assert job_words.hidden(admin_pb2.Privacy(jobs=True, nodes=True)) == []
+    ((_, said),) = job_words.hidden(admin_pb2.Privacy(jobs=True, nodes=True, restricted=True))
+    assert says(said, "jobs of others", "nodes")
+    ((_, said),) = job_words.hidden(admin_pb2.Privacy(jobs=True, restricted=True))
+    assert "nodes" not in said

@@ -158,14 +158,6 @@ def test_of_a_partition_as_many_satellites_start_in_a_turn_as_backfill_looks_at(
     assert parse_traits(captured("22.05", "config"), "").starts.per_turn is None
 
 
-@pytest.mark.parametrize(
-    ("private", "hides"),
-    [("none", False), ("(null)", False), ("users,nodes", False), ("jobs,usage", True), ("all", True)],
-)
-def test_whether_users_see_each_other_s_jobs_is_read_from_private_data(private: str, hides: bool) -> None:
-    assert parse_traits(f"PrivateData             = {private}\n", "").private_jobs is hides
-
-
 def test_without_a_setting_backfill_runs_every_thirty_seconds() -> None:
     config = captured("22.05", "config").replace("sched_interval=2,bf_interval=3", "(null)")
     assert parse_traits(config, "").starts.turn_s == 30.0

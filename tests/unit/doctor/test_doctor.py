@@ -24,7 +24,7 @@ from flexo.doctor.flexod import (
     check_event_store,
 )
 from flexo.doctor.memory import check_memory
-from flexo.doctor.munge import check_munge
+from flexo.doctor.munge import check_munge, check_sack
 from flexo.doctor.neighbours import check_neighbours
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import check_plugin
@@ -413,6 +413,29 @@ def test_munge_that_does_not_answer_is_a_problem_and_so_is_a_socket_that_is_none
     file = tmp_path / "file"
     file.touch()
     assert levels(check_munge(Says(), file))["munge.socket"] is Level.PROBLEM
+
+
+def test_a_sack_that_does_not_answer_is_a_problem() -> None:
+    assert levels(check_sack(Says())) == {"sack.round_trip": Level.OK}
+    assert levels(check_sack(Says(refuses=True))) == {"sack.round_trip": Level.PROBLEM}
+
+
+@pytest.mark.parametrize(
+    ("auth_type", "authentication", "level", "remedy"),
+    [
+        ("auth/munge", "munge", Level.OK, ""),
+        ("auth/slurm", "slurm", Level.OK, ""),
+        ("auth/slurm", "munge", Level.WARNING, 'authentication = "slurm"'),
+        ("auth/munge", "slurm", Level.PROBLEM, 'authentication = "munge"'),
+    ],
+)
+def test_flexos_own_proof_of_who_calls_is_to_be_that_of_slurm(
+    config: SlurmConfig, auth_type: str, authentication: str, level: Level, remedy: str
+) -> None:
+    findings = check_slurm(replace(config, auth_type=auth_type), authentication)
+    (found,) = (each for each in findings if each.check == "slurm.auth")
+    assert found.level is level
+    assert remedy in found.fix
 
 
 def test_an_address_that_is_this_host_alone_is_a_problem_where_nodes_are_elsewhere() -> None:

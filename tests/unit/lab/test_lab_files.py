@@ -8,6 +8,7 @@ import pytest
 
 from flexo import config
 from flexo_lab import LabSpec, Profile, flexod
+from flexo_lab.errors import BadSpec
 from flexo_lab.layout import Layout
 from flexo_lab.record import Ports, Record
 from flexo_lab.slurm_files import gres_conf, job_submit_lua, plugstack_conf, prolog, slurm_conf
@@ -157,3 +158,21 @@ def test_a_record_that_cannot_be_read_counts_as_lost(tmp_path: Path, text: str) 
     (tmp_path / "lab.json").write_text(text)
     assert Record.read(tmp_path / "lab.json") is None
     assert Record.read(tmp_path / "nothing") is None
+
+
+def test_a_lab_without_munge_has_slurms_own_authentication_and_so_has_its_flexod() -> None:
+    lines = lines_of(auth_slurm=True)
+    assert {"AuthType=auth/slurm", "CredType=cred/slurm"} <= set(lines)
+    assert not [line for line in lines if "munge" in line]
+    assert "AuthInfo=cred_expire=30" in lines_of(auth_slurm=True, loans=True)
+    toml = flexod.flexo_toml(LAYOUT, record_of(auth_slurm=True))
+    assert 'authentication = "slurm"' in toml
+    assert "munge" not in toml
+    with pytest.raises(BadSpec, match="slurmdbd"):
+        record_of(auth_slurm=True, profile=Profile.ACCOUNTING)
+
+
+def test_a_lab_with_munge_has_its_own_socket() -> None:
+    lines = lines_of(loans=True)
+    assert {"AuthType=auth/munge", "CredType=cred/munge"} <= set(lines)
+    assert "AuthInfo=socket=/labs/mine/munge/munge.socket,cred_expire=30" in lines

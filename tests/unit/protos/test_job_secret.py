@@ -51,7 +51,7 @@ def test_used_credentials_are_forgotten_when_they_have_expired(monkeypatch: pyte
         monkeypatch.setattr(time, "time", lambda minute=minute: now + 120 * minute)
         for _ in range(10):
             secret.verify(secret.credential(METHOD), METHOD)
-        assert len(secret._seen) <= 20
+        assert len(secret._used) <= 20
 
 
 def test_flexod_is_shown_a_secret_whose_fingerprint_the_cluster_lists() -> None:

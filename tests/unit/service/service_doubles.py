@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
+import grpc
 import grpc.aio
+import pytest
 from flat_records import make_job, make_node
+from loop_in_thread import LoopThread
 
 from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.clusters.base import ClusterState
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, WaitReason
 from flexo.model.ranges import Range
+from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.jobs_service import JobService, ServiceTimeouts
 from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.server import MAX_MESSAGE_BYTES
 from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
-from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
+from flexo_protos.v1 import admin_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
 QUICK = ServiceTimeouts(report_interval_s=5, hello_within_s=5, observed_within_s=1)
@@ -50,6 +54,50 @@ class Observed:
     """The controller's last look at the cluster."""
 
     observation: ClusterState | None = None
+
+
+STRANGER = 61_001
+"""The uid of somebody without a name, and without a job."""
+
+
+class Client:
+    """Calls the service as any user."""
+
+    def __init__(self, port: int) -> None:
+        self._stub = admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+        self._calls = 0
+
+    def call(self, method: str, request: object, uid: int = STRANGER) -> object:
+        self._calls += 1
+        credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
+        return getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=60)
+
+    def stream(self, method: str, request: object, uid: int = STRANGER) -> list[object]:
+        self._calls += 1
+        credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
+        return list(getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=60))
+
+    def refused(self, method: str, request: object, uid: int = STRANGER) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.RpcError) as caught:
+            (self.stream if method == "ProfileJob" else self.call)(method, request, uid)
+        return caught.value.code(), caught.value.details()
+
+
+@contextlib.contextmanager
+def served_admin(service: AdminService, budgets: Budgets = STANDARD) -> Iterator[Client]:
+    """A client of `service`, which a server in another thread serves."""
+
+    async def start() -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator(), budgets)])
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    with LoopThread() as loop:
+        server, port = loop.do(start())
+        yield Client(port)
+        loop.do(server.stop(None))
 
 
 ANN = Principal("1000")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,14 +20,14 @@ import structlog
 from flat_records import make_job, make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_in_thread import LoopThread
 from says import says
-from service_doubles import PlainAuthenticator
+from service_doubles import Client, served_admin
 from thorough import examples
 
 from flexo.clusters.base import ClusterState
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
+from flexo.event_store.job_owners import JobOwner
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore, Found
 from flexo.events import KINDS, Event
@@ -40,7 +40,6 @@ from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, WaitR
 from flexo.model.ranges import Range
 from flexo.service import admin_service
 from flexo.service.admin_service import AdminService, event_message
-from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.leader_registry import LeaderBusy, NoLeader
 from flexo.service.pending_commands import (
@@ -55,7 +54,6 @@ from flexo.service.pending_commands import (
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.resources import Resources, of_message
 from flexo_protos.v1 import admin_pb2 as pb
-from flexo_protos.v1 import admin_pb2_grpc
 
 OWNER, STRANGER, ADMINISTRATOR = 61_000, 61_001, pwd.getpwnam("games").pw_uid
 
@@ -189,28 +187,8 @@ class Answers:
         facts = '{"state":"TIMEOUT","exit_code":"0:0","started_at":null,"ended_at":8.5,"base_workers":2}'
         return {40: facts}
 
-
-class Client:
-    """Calls the service as any user."""
-
-    def __init__(self, port: int) -> None:
-        self._stub = admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
-        self._calls = 0
-
-    def call(self, method: str, request: object, uid: int = STRANGER) -> object:
-        self._calls += 1
-        credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
-        return getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=60)
-
-    def stream(self, method: str, request: object, uid: int = STRANGER) -> list[object]:
-        self._calls += 1
-        credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
-        return list(getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=60))
-
-    def refused(self, method: str, request: object, uid: int = STRANGER) -> tuple[grpc.StatusCode, str]:
-        with pytest.raises(grpc.RpcError) as caught:
-            (self.stream if method == "ProfileJob" else self.call)(method, request, uid)
-        return caught.value.code(), caught.value.details()
+    def owner_of(self, job_id: int) -> JobOwner | None:
+        return JobOwner(4, Principal(str(OWNER)), "ann") if job_id == 4 else None
 
 
 @pytest.fixture
@@ -224,20 +202,11 @@ def client(answers: Answers) -> Iterator[Client]:
         yield made
 
 
-@contextmanager
-def served(answers: Answers, budgets: Budgets) -> Iterator[Client]:
-    async def start() -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator(), budgets)])
-        service = AdminService(answers, answers, answers, ("games",), budgets=budgets)  # type: ignore[arg-type]
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        return server, port
-
-    with LoopThread() as loop:
-        server, port = loop.do(start())
-        yield Client(port)
-        loop.do(server.stop(None))
+def served(answers: Answers, budgets: Budgets) -> AbstractContextManager[Client]:
+    return served_admin(
+        AdminService(answers, answers, answers, ("games",), budgets=budgets),  # type: ignore[arg-type]
+        budgets,
+    )
 
 
 def test_anybody_authenticated_may_read_status(client: Client) -> None:

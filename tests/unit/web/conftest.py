@@ -29,7 +29,7 @@ def reports(tmp_path: Path) -> Path:
 def site(flexod: FlexodDouble, reports: Path) -> Iterator[TestClient]:
     """A visitor who has not signed in."""
     with serving(flexod) as address:
-        made = Site(lambda: client_of(address), SayingWho(), URL, reports)
+        made = Site(lambda: client_of(address), SayingWho(), URL, reports=reports)
         with TestClient(made.app(), base_url=URL, follow_redirects=False) as visitor:
             yield visitor
 

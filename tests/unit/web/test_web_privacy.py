@@ -18,7 +18,7 @@ PAGES = ("/", "/mine", "/loans", "/sharing", "/value", "/jobs/18", "/jobs/9", "/
 @pytest.fixture
 def private(flexod: FlexodDouble) -> FlexodDouble:
     """A cluster with PrivateData=jobs: job 17 is the viewer's, others are trudy's."""
-    flexod.status.private_jobs = True
+    flexod.status.privacy.jobs = True
     pair = pb.SharedGpuView(node="t1", gpu=0, holder=17, guest=18, utilization=0.5, slowdown=0.02)
     why = "4 of 8 workers: job 31 (pending, trudy) is about to start on t3"
     flexod.jobs = [
@@ -44,6 +44,7 @@ def private(flexod: FlexodDouble) -> FlexodDouble:
     ]
     for number in (9, 18):
         flexod.explained[number] = pb.ExplainJobReply(
+            user="trudy",
             sentences=[f"job {number} (trudy) ended"],
             end=pb.JobEnd(state="FAILED", user="trudy", ended_at=NOW),
         )
@@ -87,6 +88,6 @@ def test_gpu_hours_of_other_users_are_one_sum(private: FlexodDouble, browser: Br
 
 def test_root_sees_all_and_elsewhere_everybody_does(private: FlexodDouble, browser: Browser) -> None:
     assert "trudys-run" in browser(0).get("/").text
-    private.status.private_jobs = False
+    private.status.privacy.jobs = False
     user = browser(UID)
     until(lambda: "held exclusively by job 18" in user.get("/").text)

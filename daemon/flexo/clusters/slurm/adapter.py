@@ -25,6 +25,7 @@ from flexo.clusters.slurm.ends import read_ends
 from flexo.clusters.slurm.held_gpus import held_gpus
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import BAND, set_priorities
+from flexo.clusters.slurm.privacy import PrivacyReader
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.settings import SlurmSettings
@@ -61,6 +62,7 @@ class SlurmCluster:
         self._reader = reader or CommandReader(self._commands, satellite_partitions(self._settings, site))
         self._partitions: tuple[Partition, ...] = ()
         self._partitions_read_at = 0.0
+        self._privacy = PrivacyReader(self._commands)
         self._jobs: tuple[QueuedJob, ...] = ()
         """The jobs of the last poll."""
         self.read_with = self._reader.name
@@ -82,11 +84,10 @@ class SlurmCluster:
         at, started = time.time(), time.monotonic()
         jobs, nodes = self._reader.look()
         jobs = self._jobs = with_earlier_records(jobs, self._jobs)
-        partitions = self._partitions_of(nodes)
+        partitions, privacy = self._partitions_of(nodes), self._privacy.read()
         read_cost_s = time.monotonic() - started
-        return ClusterState(
-            at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
-        )
+        usable = without_exclusive_nodes(nodes, jobs)
+        return ClusterState(at, usable, partitions, without_foreign_tags(jobs), read_cost_s, privacy=privacy)
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Set the ends of jobs: in Slurm each job has a time limit of its own.

@@ -25,7 +25,6 @@ def parse_traits(config: str, diagnosis: str) -> ClusterTraits:
             per_turn=parameter(parameters, "bf_max_job_part", 0) or None,
             setting="bf_max_job_part",
         ),
-        private_jobs=not {"jobs", "all"}.isdisjoint(words(setting(config, "PrivateData"))),
     )
 
 

@@ -1,0 +1,24 @@
+"""Tells the event store whose each elastic job is, so that flexod knows it after the job's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flexo.control.state_store import StateStore
+from flexo.event_store.job_owners import JobOwner
+from flexo.model.queue import QueuedJob
+
+
+class JobOwners:
+    """The owners that the event store knows. For the controller's thread alone."""
+
+    def __init__(self, event_store: StateStore) -> None:
+        self._event_store = event_store
+        self._kept: frozenset[JobOwner] = frozenset()
+
+    def look(self, queue: Iterable[QueuedJob], now: float) -> None:
+        """Process one poll: each elastic job is written once. What the disk refuses is tried again."""
+        here = frozenset(JobOwner(job.job_id, job.owner, job.user) for job in queue if job.elastic)
+        new = here - self._kept
+        if not new or self._event_store.set_owners(new, now):
+            self._kept = here

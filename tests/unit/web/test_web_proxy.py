@@ -1,0 +1,248 @@
+"""A proxy that signs users in: its account alone speaks at its socket, and it names one user by one header.
+
+Everything is real here: the socket, the kernel's word on who connects, and uvicorn. Only flexod is a double.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import pwd
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+import uvicorn
+from flexod_double import FlexodDouble, SayingWho, client_of, serving
+from signed_in import URL, until
+
+from flexo_protos.web_login import purpose
+from flexo_web import accounts, process, trusted_header
+from flexo_web.app import Site
+from flexo_web.proxy_socket import Proxy, listening, overflow_uid
+from flexo_web.refusals import RefusalLog
+
+HEADER = "X-Remote-User"
+USER = "games"
+"""An account that every Debian has, without rights."""
+OWN = os.getuid()
+ANOTHER = OWN + 1
+
+
+@dataclass
+class Served:
+    """A flexo-web that listens by TCP and for a proxy."""
+
+    port: int
+    path: Path
+    refusals: list[str] = field(default_factory=list)
+
+    def by_tcp(self, **headers: str) -> tuple[int, str]:
+        """Status and text of an answer to somebody on the network."""
+        return _answer(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30), headers.items())
+
+    def by_proxy(self, *names: str, header: str = HEADER, **others: str) -> tuple[int, str]:
+        """Status and text of an answer to this process at the proxy's socket, with a header for each name."""
+        connection = http.client.HTTPConnection("proxy", timeout=30)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(30)
+        connection.sock.connect(str(self.path))
+        return _answer(connection, [*((header, name) for name in names), *others.items()])
+
+
+def _answer(connection: http.client.HTTPConnection, headers: Iterable[tuple[str, str]]) -> tuple[int, str]:
+    connection.putrequest("GET", "/", skip_host=True)
+    for name, value in [("Host", "127.0.0.1:6837"), *headers]:
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+@contextmanager
+def web_server(folder: Path, proxy_uid: int | None = OWN) -> Iterator[Served]:
+    """A running flexo-web. `proxy_uid` None: no proxy is trusted."""
+    path, refused = folder / "proxy.socket", []
+    proxy = None if proxy_uid is None else Proxy(path, proxy_uid, HEADER)
+    log = RefusalLog(refused.append)
+    with serving(FlexodDouble()) as address, ExitStack() as sockets:
+        site = Site(lambda: client_of(address), SayingWho(), URL, proxy.header if proxy else "", log)
+        server = uvicorn.Server(process._server(site, proxy, log))
+        made = [sockets.enter_context(each) for each in process._sockets("127.0.0.1", 0, proxy)]
+        thread = threading.Thread(target=server.run, args=(made,))
+        thread.start()
+        try:
+            until(lambda: server.started)
+            yield Served(made[0].getsockname()[1], path, refused)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Served]:
+    with web_server(tmp_path) as served:
+        yield served
+
+
+def test_the_user_whom_the_proxy_names_sees_pages_without_a_link(web: Served) -> None:
+    status, text = web.by_proxy(USER)
+    assert (status, USER in text) == (200, True)
+    assert web.refusals == []
+
+
+def test_a_proxy_of_another_account_is_hung_up_on_and_logged(tmp_path: Path) -> None:
+    with web_server(tmp_path, ANOTHER) as web:
+        with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
+            web.by_proxy(USER)
+        assert len(web.refusals) == 1
+        assert f"uid {OWN} connected" in web.refusals[0]
+        assert f"only uid {ANOTHER} may" in web.refusals[0]
+
+
+def test_a_forged_header_over_tcp_is_refused_and_logged(web: Served) -> None:
+    status, text = web.by_tcp(**{HEADER: USER})
+    assert status == 403
+    assert "ada" not in text
+    assert len(web.refusals) == 1
+    assert "TCP" in web.refusals[0]
+    assert HEADER in web.refusals[0]
+
+
+@pytest.mark.parametrize("header", ["x-remote-user", "X-REMOTE-USER"])
+def test_the_header_is_the_same_in_any_case(web: Served, header: str) -> None:
+    assert web.by_tcp(**{header: USER})[0] == 403
+    assert web.by_proxy(USER, header=header)[0] == 200
+
+
+@pytest.mark.parametrize("header", ["X_Remote_User", "X-Remote-User-", "Remote-User"])
+def test_a_header_of_another_name_names_nobody(web: Served, header: str) -> None:
+    assert web.by_proxy(USER, header=header)[0] == 403
+    assert web.by_tcp(**{header: USER})[0] == 401
+
+
+@pytest.mark.parametrize(
+    "names",
+    [(), (USER, USER), (USER, "news")],
+    ids=["none", "the same twice", "two"],
+)
+def test_a_request_of_the_proxy_names_exactly_one_user(web: Served, names: tuple[str, ...]) -> None:
+    status, text = web.by_proxy(*names)
+    assert (status, "ada" in text) == (403, False)
+    assert len(web.refusals) == 1
+    assert f"{len(names)} headers" in web.refusals[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "5", "games,news", "games@EXAMPLE.ORG", "games news", "../games", "games\xe9", "a" * 300],
+)
+def test_a_malformed_name_is_refused_and_logged(web: Served, name: str) -> None:
+    assert web.by_proxy(name)[0] == 403
+    assert len(web.refusals) == 1
+    assert len(web.refusals[0]) < 200
+    assert web.refusals[0].isascii()
+
+
+def test_a_user_whom_the_host_does_not_know_is_refused_and_logged(web: Served) -> None:
+    assert web.by_proxy("nobody-of-this-name")[0] == 403
+    assert "no account 'nobody-of-this-name'" in web.refusals[0]
+
+
+def test_root_is_refused_under_any_name_of_uid_0(web: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert web.by_proxy("root")[0] == 403
+    toor = pwd.struct_passwd(("toor", "x", 0, 0, "", "/", "/bin/sh"))
+    monkeypatch.setattr(accounts.pwd, "getpwnam", lambda name: toor)
+    assert web.by_proxy("toor")[0] == 403
+    assert all("is root" in line for line in web.refusals)
+    assert len(web.refusals) == 2
+
+
+def test_a_session_of_somebody_else_counts_for_nothing_at_the_proxys_socket(web: Served) -> None:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{web.port}", headers={"host": "127.0.0.1:6837"}) as root:
+        made = root.post("/links", headers={"flexo-munge": f"0 {purpose(URL)}"}).json()["link"]
+        entered = root.post(made.removeprefix(URL), headers={"origin": URL})
+    cookie = entered.headers["set-cookie"].partition(";")[0]
+    assert "root" in web.by_tcp(cookie=cookie)[1]
+    status, text = web.by_proxy(USER, cookie=cookie)
+    assert (status, USER in text, "root" in text) == (200, True, False)
+    assert web.by_proxy(cookie=cookie)[0] == 403
+
+
+def test_without_the_options_nobody_is_believed_and_the_header_is_like_any_other(tmp_path: Path) -> None:
+    with web_server(tmp_path, None) as web:
+        assert web.by_tcp(**{HEADER: USER})[0] == 401
+        assert not web.path.exists()
+
+
+def test_an_open_page_ends_in_time_so_that_the_proxy_names_the_user_again() -> None:
+    now = [0.0]
+    named = trusted_header._Named(trusted_header.Viewer(5, USER), trusted_header.NAMED_FOR_S)
+    scope = {"state": {trusted_header._NAMED: named}}
+    assert trusted_header.named_by_proxy(scope, lambda: now[0]) == named.viewer
+    now[0] = trusted_header.NAMED_FOR_S
+    assert trusted_header.named_by_proxy(scope, lambda: now[0]) is None
+
+
+def test_a_socket_that_nobody_serves_is_replaced_and_one_in_use_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.socket"
+    listening(path).close()
+    with listening(path) as served:
+        served.listen()
+        with pytest.raises(OSError, match="in use"):
+            listening(path)
+
+
+def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.socket"
+    path.write_text("something")
+    with pytest.raises(OSError, match="in use"):
+        listening(path)
+    assert path.read_text() == "something"
+
+
+def test_the_account_of_all_unmapped_accounts_is_no_proxy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="account of its own"):
+        Proxy(tmp_path / "proxy.socket", overflow_uid(), HEADER)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--proxy-socket", "/run/flexo-web/proxy"], "--proxy-account"),
+        (["--proxy-account", USER], "--proxy-socket"),
+        (["--proxy-socket", "proxy", "--proxy-account", USER], "absolute"),
+        (["--proxy-socket", "/run/proxy", "--proxy-account", "nobody-of-this-name"], "no such account"),
+        (["--proxy-socket", "/run/proxy", "--proxy-account", USER, "--proxy-header", "a_b"], "hyphens"),
+    ],
+)
+def test_options_of_a_proxy_that_cannot_be_end_it_with_2_and_what_is_allowed(
+    options: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65_534)
+    with pytest.raises(SystemExit) as ended:
+        process.main(options)
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+def test_refusals_without_end_write_a_line_a_second_and_count_the_others() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    clock: Callable[[], float] = lambda: now[0]  # noqa: E731
+    log = RefusalLog(lines.append, clock)
+    for _ in range(1000):
+        log.note("somebody")
+    assert len(lines) == 20
+    now[0] = 1.0
+    log.note("somebody")
+    log.note("somebody")
+    assert len(lines) == 21
+    assert "980 more" in lines[-1]
