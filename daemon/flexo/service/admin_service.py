@@ -50,7 +50,7 @@ from flexo.service.pending_commands import (
     Progress,
     Result,
 )
-from flexo.service.visibility import Sight, privacy_of
+from flexo.service.visibility import Visibility, privacy_of
 from flexo.service.wire import MAX_PATH, one_line
 from flexo.service.workers import started_pool
 from flexo.sharing.hosts import gpus_of
@@ -125,9 +125,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if about is not None:
             reply.availability.CopyFrom(about)
         view = self._controller.view()
-        sight = await self._sight(view)
-        sight.cut_status(reply, view)
-        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), sight))
+        visibility = await self._visibility(view)
+        visibility.cut_status(reply, view)
+        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), visibility))
         return reply
 
     async def ListJobs(  # type: ignore[override]  # noqa: N802
@@ -242,7 +242,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         past = await _in(self._searchers, self._event_store.past_loans, min(request.past, PAST_LOANS))
         reply = await _in(self._readers, loans_reply, self._controller, past)
         view = self._controller.view()
-        (await self._sight(view)).cut_loans(reply, view)
+        (await self._visibility(view)).cut_loans(reply, view)
         return reply
 
     async def ListDemand(  # noqa: N802
@@ -273,9 +273,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not math.isfinite(request.since_at) or max(request.before, request.after) >= 1 << 62:
             text = f"since_at {request.since_at:g}, before {request.before}, after {request.after}: too far"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        sight = await self._sight(self._controller.view())
+        visibility = await self._visibility(self._controller.view())
         search = Search(
-            owner=sight.caller if sight.hidden.jobs else None,
+            owner=visibility.caller if visibility.hidden.jobs else None,
             job_id=request.job_id or None,
             node=request.node,
             kinds=tuple(dict.fromkeys(request.kinds)),
@@ -306,27 +306,29 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def _seen(self, name: str, build: Callable[[View], Message]) -> bytes:
         """The result of `build` for what the caller may see, serialized."""
         view = self._controller.view()
-        sight = await self._sight(view)
-        if sight.is_whole:
+        visibility = await self._visibility(view)
+        if visibility.is_whole:
             return await self._once_a_view(name, build)
-        return await _in(self._readers, lambda: build(sight.of(view)).SerializeToString())
+        return await _in(self._readers, lambda: build(visibility.of(view)).SerializeToString())
 
-    async def _sight(self, view: View) -> Sight:
+    async def _visibility(self, view: View) -> Visibility:
         """What the caller may see. It takes a look-up of the caller's name only where something is hidden."""
         hidden, uid = privacy_of(view), caller().uid
-        sight = Sight(principal_of(uid), hidden)
-        if sight.is_whole or (principal_of(uid) not in hidden.readers and not await self._reads_all(uid)):
-            return sight
-        return Sight(principal_of(uid), Privacy())
+        visibility = Visibility(principal_of(uid), hidden)
+        if visibility.is_whole or (
+            principal_of(uid) not in hidden.readers and not await self._reads_all(uid)
+        ):
+            return visibility
+        return Visibility(principal_of(uid), Privacy())
 
     async def _reads_all(self, uid: int) -> bool:
         return await self._administers(uid) or await asyncio.to_thread(account, uid) in self.readers
 
-    async def _privacy(self, hidden: Privacy, sight: Sight) -> admin_pb2.Privacy:
+    async def _privacy(self, hidden: Privacy, visibility: Visibility) -> admin_pb2.Privacy:
         """What the cluster hides. Who sees everything is said only to those who do. Where nothing is hidden,
         no name is looked up: a directory that hangs must not keep the status from anybody."""
-        reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not sight.is_whole)
-        if sight.is_whole and (hidden.jobs or hidden.nodes):
+        reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not visibility.is_whole)
+        if visibility.is_whole and (hidden.jobs or hidden.nodes):
             uids = (0, os.getuid(), *(int(each) for each in hidden.readers if each.isdecimal()))
             names = await asyncio.to_thread(lambda: [account(uid) for uid in uids])
             reply.readers.extend(sorted({*names, *self.administrators, *self.readers}))
@@ -340,7 +342,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if found is None:
             found = await _in(self._searchers, self._event_store.owner_of, job_id)
         owner, user = (None, "") if found is None else (found.owner, found.user)
-        if not (await self._sight(view)).shows_job_of(owner):
+        if not (await self._visibility(view)).shows_job_of(owner):
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"job {job_id} is not in the queue")
         return user
 
@@ -417,7 +419,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         uid = caller().uid
         if principal_of(uid) == view.owner:
             return
-        if not (await self._sight(self._controller.view())).shows_job_of(view.owner):
+        if not (await self._visibility(self._controller.view())).shows_job_of(view.owner):
             why = "the cluster hides others' jobs"
             self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=why)
             await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(view.job.key.job_id))

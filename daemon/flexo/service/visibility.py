@@ -26,7 +26,7 @@ def privacy_of(view: View) -> Privacy:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Visibility:
     """What one caller may see."""
 
     caller: Principal
