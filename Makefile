@@ -12,7 +12,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests mostly wait: more of them than cores go side by side.
 SIDE_BY_SIDE := --numprocesses=3
 LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),4) --dist=loadfile --no-loadscope-reorder
-ON_LABS := slurm training chaos
+ON_LABS := slurm training chaos web
 WITHOUT_LABS := etcd prometheus packages yarn
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
@@ -23,7 +23,7 @@ ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.ven
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,9 +35,9 @@ setup: ## install what everything below needs (as root on Debian: packages too)
 setup-native: ## Horovod's native library, for comparisons with stock Horovod (uses no CUDA; minutes, once)
 	@./setup.sh native
 
-demo: ## an elastic job on a real Slurm cluster on this machine, start to end
+demo: ## an elastic job on a real Slurm cluster on this machine, start to end (ARGS=--web: on web pages, too)
 	@./setup.sh all --lab=$@
-	@$(BIN)/python -m flexo_demos.elastic
+	@$(BIN)/python -m flexo_demos.elastic $(ARGS)
 
 demo-yarn: ## the same story on a real YARN cluster on this machine
 	@./setup.sh yarn --lab=$@
@@ -115,6 +115,10 @@ test-frameworks: ## Accelerate, HF's Trainer and Lightning that grow, shrink and
 
 # A target whose ARGS name Horovod's own core needs its library, too.
 for_horovod = $(if $(findstring horovod,$(ARGS)),$(1),$(2))
+
+test-web: ## the web pages in a real Chromium: on a real Slurm cluster, and large ones that are pretended (screenshots in build/web)
+	@./setup.sh web --lab=$@
+	$(BIN)/pytest tests/web $(ARGS)
 
 test-yarn: ## tests on a real YARN: a ResourceManager and NodeManagers of Hadoop on this machine
 	@./setup.sh yarn --lab=$@

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -523,6 +523,12 @@ step_kerberos() {
   [[ $ok ]] || missing kerberos "The Python package gssapi could not be built. $without"
 }
 
+# --- a browser, for the tests of the web pages -------------------------------------------------------------------
+
+readonly PACKAGES_OF_CHROMIUM=(chromium:chromium fonts-dejavu-core:-)
+
+step_chromium() { install_missing chromium 'The tests of the web pages do not work.' "${PACKAGES_OF_CHROMIUM[@]}"; }
+
 # --- all of it ---------------------------------------------------------------------------------------------------
 
 stop() {
@@ -537,14 +543,15 @@ plan_for() {
     all) steps='system python torch protos horovod plugin' needs=$steps ;;
     yarn)
       needs='system python torch protos horovod plugin hadoop'
-      steps="$needs kerberos"
+      steps="$needs kerberos chromium"
       ;;
+    web) steps='system python torch protos horovod plugin chromium' needs=$steps ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
     torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
     frameworks) steps='python torch protos horovod torch-matrix previous-frameworks wandb' needs=$steps ;;
     previous-torch) steps='python torch protos horovod previous-torch' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

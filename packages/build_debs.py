@@ -1,6 +1,7 @@
-"""Builds Debian packages: python packages/build_debs.py [--out FOLDER] [flexo] [flexo-slurm-plugin].
+"""Builds Debian packages: python packages/build_debs.py [--out FOLDER] [PACKAGE...].
 
-The package `flexo` has daemon and command. `flexo-slurm-plugin` has the files that Slurm loads, compiled
+The package `flexo` has daemon and command. `flexo-web` has the unit and the account of the web pages; their
+code is in `flexo`. `flexo-slurm-plugin` has the files that Slurm loads, compiled
 against the headers that are installed here. The build needs dpkg-deb and, for the plugin, a compiler and
 libslurm-dev. It needs neither network nor root.
 """
@@ -38,6 +39,13 @@ def daemon_package(out: Path) -> Path:
     return _packed("flexo", stage, out, words)
 
 
+def web_package(out: Path) -> Path:
+    """Build the package of the web pages. Returns its path: flexo-web_VERSION_all.deb."""
+    stage = staged.fresh(out / "stage" / "flexo-web")
+    staged.web(stage)
+    return _packed("flexo-web", stage, out, {"VERSION": flexo.__version__}, architecture="all")
+
+
 def plugin_package(out: Path) -> Path:
     """Build the package of the Slurm plugin.
 
@@ -54,15 +62,19 @@ def plugin_package(out: Path) -> Path:
 
 PACKAGES: Mapping[str, Callable[[Path], Path]] = {
     "flexo": daemon_package,
+    "flexo-web": web_package,
     "flexo-slurm-plugin": plugin_package,
 }
 
 
-def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str]) -> Path:
-    """Build the package `name` from `stage`, with `words` filled into its control file. Returns its path."""
+def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str], architecture: str = "") -> Path:
+    """Build the package `name` from `stage`, with `words` filled into its control file. Returns its path.
+
+    `architecture`: "": this machine's.
+    """
     source = HERE / "debian" / name
     files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
-    architecture = _said(["dpkg", "--print-architecture"])
+    architecture = architecture or _said(["dpkg", "--print-architecture"])
     size = sum(path.stat().st_size for path in files) >> 10
     control = (source / "control").read_text()
     for word, value in {**words, "ARCHITECTURE": architecture, "SIZE": str(size)}.items():

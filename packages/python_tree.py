@@ -18,8 +18,9 @@ from pathlib import Path
 import own_wheel
 from packaging.requirements import Requirement
 
-EXTRAS = ("daemon", "etcd")
-"""Extras in the tree. etcd is one: nothing can be added later, and flexods may keep a leader lease there."""
+EXTRAS = ("daemon", "etcd", "web", "openid")
+"""Extras in the tree. Nothing can be added later: flexods may keep a leader lease in etcd, and the package
+flexo-web has no more than a unit."""
 _LAUNCHER = """\
 #!{prefix}/bin/python3 -I
 import sys
@@ -28,7 +29,7 @@ from {module} import main
 
 sys.exit(main())
 """
-_LAUNCHERS = {"flexo": "flexo_cli", "flexod": "flexo.service.flexod"}
+_LAUNCHERS = {"flexo": "flexo_cli", "flexod": "flexo.service.flexod", "flexo-web": "flexo_web.process"}
 
 
 def build(stage: Path, prefix: Path) -> None:

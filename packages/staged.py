@@ -54,6 +54,16 @@ def daemon(stage: Path, zsh_folder: str) -> None:
     _put_manual(stage, manual.pages())
 
 
+def web(stage: Path) -> None:
+    """Lay out the unit and the account of the web pages in `stage`. Their code is the daemon's package."""
+    _link(stage / "usr/bin/flexo-web", PREFIX / "bin/flexo-web")
+    systemd = HERE / "systemd"
+    put(stage / "usr/lib/systemd/system/flexo-web.service", (systemd / "flexo-web.service").read_text())
+    put(stage / "usr/lib/sysusers.d/flexo-web.conf", (systemd / "flexo-web.sysusers").read_text())
+    put(stage / "usr/lib/tmpfiles.d/flexo-web.conf", (systemd / "flexo-web.tmpfiles").read_text())
+    put(stage / "etc/default/flexo-web", (systemd / "flexo-web.default").read_text())
+
+
 def plugin(stage: Path, libraries: Path) -> None:
     """Lay out the Slurm plugin in `stage`. `libraries`: the folder where it is to lie on the host."""
     install = ["make", "--no-print-directory", "-C", str(ROOT / "slurm_plugin"), f"DESTDIR={stage}"]

@@ -110,21 +110,33 @@ def _run(flexod: Daemon, job: int) -> Run:
     """The job's last run. Raises Refusal for a job that has not started, or of which too little is known."""
     running = flexod.running_job(job)
     if running is not None and running.started_at:
-        return Run(
-            restart_count=running.restart_count,
-            state="",
-            started_at=running.started_at,
-            until=time.time(),
-            base_workers=0 if running.opportunistic else running.min,
-            gpus=gpus_per_worker(running),
-            resizes=running.resizes,
-            paused_s=running.paused_s,
-            tried_worker_s=running.tried_worker_s,
-        )
+        return present_run(running, time.time())
     reply = flexod.explain(job)
-    end = reply.end
-    if not (end.started_at and end.ended_at):
+    ended = ended_run(reply.end)
+    if ended is None:
         raise Refusal(f"job {job}: {reply.headline or 'flexod does not know when it started and ended'}")
+    return ended
+
+
+def present_run(job: admin_pb2.ElasticJob, now: float) -> Run:
+    """The run of a job whose start is known, up to `now`."""
+    return Run(
+        restart_count=job.restart_count,
+        state="",
+        started_at=job.started_at,
+        until=now,
+        base_workers=0 if job.opportunistic else job.min,
+        gpus=gpus_per_worker(job),
+        resizes=job.resizes,
+        paused_s=job.paused_s,
+        tried_worker_s=job.tried_worker_s,
+    )
+
+
+def ended_run(end: admin_pb2.JobEnd) -> Run | None:
+    """The run that has ended; None: flexod does not know when it started and ended."""
+    if not (end.started_at and end.ended_at):
+        return None
     return Run(
         restart_count=end.restart_count,
         state=end.state or "ended",

@@ -22,19 +22,33 @@ from starlette.staticfiles import StaticFiles
 from flexo_cli.connection import Daemon
 from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
-from flexo_web.explanations import Explanations
+from flexo_web.event_page import LARGEST
 from flexo_web.feed import Client, Feed
+from flexo_web.harvest import Harvest
+from flexo_web.idle import IdleLedger
 from flexo_web.openid import OpenId
 from flexo_web.refusals import RefusalLog
-from flexo_web.security_headers import SecurityHeaders
+from flexo_web.security_headers import REPORT_POLICY, SecurityHeaders
 from flexo_web.sign_in import SignIn
 from flexo_web.tokens import Viewer
 from flexo_web.trusted_header import TrustedHeader
 from flexo_web.updates import Updates
-from flexo_web.views import MINE, NOW, Address, Views, of_job
+from flexo_web.views import (
+    LOANS,
+    MINE,
+    NOW,
+    SHARING,
+    VALUE,
+    WHAT_IF,
+    Address,
+    Views,
+    of_event,
+    of_job,
+)
+from flexo_web.whatif_page import Question, report, what_if_page
 
 _LARGEST_JOB: Final = (1 << 64) - 1
-_SEE_OTHER, _NOT_FOUND, _TOO_MANY = 303, 404, 429
+_SEE_OTHER, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 303, 404, 429, 503
 _PAGES_OF_A_USER: Final = 8
 """The most pages of a user that are being made: some wait for flexod, in turn with those of others."""
 _NOT_SIGNED_IN: Final = "You are not signed in."
@@ -52,15 +66,19 @@ class Site:
         proxy_header: str = "",
         refusals: RefusalLog | None = None,
         openid: OpenId | None = None,
+        reports: Path | None = None,
     ) -> None:
         """`connect`: makes a client of flexod. `authenticator`: verifies users' credentials. `url`: that
         of the pages. `proxy_header`: where a trusted proxy names the user; "": no proxy is trusted.
-        `openid`: signs visitors in; None: no provider does."""
+        `openid`: signs visitors in; None: no provider does. `reports`: the folder of what-if reports; None:
+        there is none."""
         self._url = url
         self._proxy_header = proxy_header
         self._refusals = refusals or RefusalLog()
+        self._reports = reports
         self._feed = Feed(Client(connect))
-        self._views = Views(Explanations(Client(connect)))
+        self._idle = IdleLedger()
+        self._views = Views(Client(connect), Harvest(Client(connect)), self._idle)
         self._sign_in = SignIn(self._views, authenticator, url, openid=openid, refusals=self._refusals)
         self._updates = Updates(self._feed, self._views)
         self._being_made: Counter[int] = Counter()
@@ -73,7 +91,14 @@ class Site:
             routes=[
                 *self._page("/", lambda request: NOW),
                 *self._page("/mine", lambda request: MINE),
+                *self._page("/loans", lambda request: LOANS),
+                *self._page("/sharing", lambda request: SHARING),
+                *self._page("/value", lambda request: VALUE),
+                Route("/value.csv", self._limited(self._csv)),
+                Route(WHAT_IF, self._limited(self._what_if)),
+                Route(f"{WHAT_IF}/{{name:str}}", self._limited(self._report)),
                 *self._page("/jobs/{job_id:int}", _job_of),
+                *self._page("/events/{number:int}", _event_of),
                 Route("/jobs", self._look_up),
                 *self._sign_in.routes(),
                 Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
@@ -95,14 +120,40 @@ class Site:
 
     @asynccontextmanager
     async def _taking_snapshots(self, app: Starlette) -> AsyncIterator[None]:
-        taking = asyncio.create_task(self._feed.run())
+        working = [asyncio.create_task(self._feed.run()), asyncio.create_task(self._count_idle())]
         try:
             yield
         finally:
-            taking.cancel()
+            for task in working:
+                task.cancel()
+
+    async def _count_idle(self) -> None:
+        """Add each snapshot to the ledger of idle GPUs."""
+        number = 0
+        while True:
+            snapshot = await self._feed.after(number)
+            number = snapshot.number
+            if snapshot.picture is not None and snapshot.away is None:
+                self._idle.add(snapshot.picture)
 
     def _page(self, path: str, address_of: Callable[[Request], Address]) -> list[Route]:
         """The routes of a page and of the stream that says when it has changed."""
+
+        async def make(request: Request, viewer: Viewer) -> Response:
+            return await self._made(address_of(request), viewer)
+
+        async def tell_changes(request: Request) -> Response:
+            viewer = self._sign_in.viewer(request)
+            if viewer is None:
+                return self._sign_in.how_to(_NOT_SIGNED_IN)
+            return self._updates.stream(
+                address_of(request), viewer, lambda: self._sign_in.viewer(request) is not None
+            )
+
+        return [Route(path, self._limited(make)), Route(f"/updates{path}", tell_changes)]
+
+    def _limited(self, make: Callable[[Request, Viewer], Awaitable[Response]]) -> _Endpoint:
+        """`make` for viewers who have signed in, and who have not too many requests under way."""
 
         async def show(request: Request) -> Response:
             viewer = self._sign_in.viewer(request)
@@ -113,30 +164,47 @@ class Site:
                 return PlainTextResponse(text, _TOO_MANY)
             self._being_made[viewer.uid] += 1
             try:
-                return await self._made(address_of(request), viewer)
+                return await make(request, viewer)
             finally:
                 self._being_made[viewer.uid] -= 1
 
-        async def tell_changes(request: Request) -> Response:
-            viewer = self._sign_in.viewer(request)
-            if viewer is None:
-                return self._sign_in.how_to(_NOT_SIGNED_IN)
-            return self._updates.stream(
-                address_of(request), viewer, lambda: self._sign_in.viewer(request) is not None
-            )
-
-        return [Route(path, show), Route(f"/updates{path}", tell_changes)]
+        return show
 
     async def _made(self, address: Address, viewer: Viewer) -> Response:
         content = await self._views.content(address, await self._feed.fresh(), viewer)
         html = self._views.whole(address, content, viewer)
         return HTMLResponse(html, 200 if content.found else _NOT_FOUND)
 
+    async def _csv(self, _: Request, viewer: Viewer) -> Response:
+        """The GPU hours of the page Value, as a file."""
+        text = await self._views.csv(await self._feed.fresh(), viewer)
+        if text is None:
+            return PlainTextResponse("flexod has not answered yet", _UNAVAILABLE)
+        named = {"Content-Disposition": 'attachment; filename="flexo-gpu-hours.csv"'}
+        return Response(text, media_type="text/csv", headers=named)
+
+    async def _what_if(self, request: Request, viewer: Viewer) -> Response:
+        """The site's reports, and the commands that make one."""
+        question = Question.of(request.query_params)
+        page = await asyncio.to_thread(what_if_page, self._reports, question)
+        return HTMLResponse(self._views.what_if(page, viewer))
+
+    async def _report(self, request: Request, _: Viewer) -> Response:
+        """One of the site's reports, in a sandbox: it has styles of its own, and can do nothing."""
+        found = await asyncio.to_thread(report, self._reports, request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("there is no such report", _NOT_FOUND)
+        return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
+
     async def _look_up(self, request: Request) -> Response:
         """The page of the job whose number somebody has typed."""
         number = request.query_params.get("id", "").strip()
         known = number.isascii() and number.isdecimal() and 0 < int(number[:21]) <= _LARGEST_JOB
         return RedirectResponse(of_job(int(number[:21])).path if known else NOW.path, _SEE_OTHER)
+
+
+def _event_of(request: Request) -> Address:
+    return of_event(min(max(request.path_params["number"], 1), LARGEST))
 
 
 def _job_of(request: Request) -> Address:

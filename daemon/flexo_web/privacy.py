@@ -1,65 +1,125 @@
-"""Hides from a viewer what the cluster hides from that user: flexod tells flexo-web everything."""
+"""What a viewer may see where the cluster hides jobs or nodes (PrivateData): flexod tells flexo-web all.
+
+Of others' jobs, the pages show GPUs in use and sums alone. root and readers see everything.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
-from flexo_web.explanations import Explained
+from flexo_web.idle import IdleGpus
 from flexo_web.tokens import Viewer
 
 NOT_A_READER: Final = (
     "the cluster hides jobs, also from the account of flexo-web: add it to [service] readers in flexo.toml"
 )
+_ROOT: Final = 0
+_WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
+"""A job with its user, as flexod's sentences name a pending job for which nodes are kept."""
+_JOB_NUMBER: Final = re.compile(r"\bjob \d+(_\d+)?")
+_A_JOB: Final = re.compile(r"\b(?:jobs?|satellite|base|bases) \d")
 
 
-def sees_all(picture: Picture | None, viewer: Viewer) -> bool:
-    """Whether nothing is hidden from `viewer`. Without a picture nobody knows, so everything is."""
-    if picture is None:
-        return False
-    privacy = picture.status.privacy
-    return not (privacy.jobs or privacy.nodes) or viewer.uid == 0 or viewer.name in privacy.readers
+class Privacy:
+    """What one viewer may see of one picture of flexod."""
 
+    def __init__(self, picture: Picture | None, viewer: Viewer) -> None:
+        self._whole = picture
+        self._user = viewer.name
+        hidden = picture.status.privacy if picture else admin_pb2.Privacy(jobs=True)
+        sees_all = viewer.uid == _ROOT or viewer.name in hidden.readers
+        self.hides = hidden.jobs and not sees_all
+        """Whether others' jobs are hidden from the viewer. Without a picture nobody knows, so they are."""
+        self.hides_nodes = hidden.nodes and not sees_all
+        """Whether nodes are hidden from the viewer."""
+        self.is_untold = hidden.restricted and (self.hides or self.hides_nodes)
+        """Whether flexo-web is not told what the viewer may see."""
 
-def seen_by(picture: Picture, viewer: Viewer) -> Picture:
-    """The picture without what is hidden from `viewer`."""
-    if sees_all(picture, viewer):
-        return picture
-    privacy = picture.status.privacy
-    jobs, nodes, loans = picture.jobs, picture.nodes, picture.loans
-    if privacy.jobs:
-        jobs = admin_pb2.ListJobsReply(
-            jobs=[job for job in jobs.jobs if job.user == viewer.name],
-            waiting=[job for job in jobs.waiting if job.user == viewer.name],
+    @property
+    def viewer(self) -> str:
+        """The same for all who see the same: the user if others' jobs are hidden, else ""."""
+        return self._user if self.hides else ""
+
+    @cached_property
+    def _own(self) -> frozenset[int]:
+        """The viewer's jobs that run or wait."""
+        if self._whole is None:
+            return frozenset()
+        run = (job.job_id for job in self._whole.jobs.jobs if job.user == self._user)
+        wait = (job.job_id for job in self._whole.jobs.waiting if job.user == self._user)
+        return frozenset((*run, *wait))
+
+    def owns(self, user: str) -> bool:
+        """Whether jobs of `user` may be shown."""
+        return not self.hides or user == self._user
+
+    def of_job(self, job_id: int) -> bool:
+        """Whether the job, which runs or waits, may be shown. A job that is in no list may not."""
+        return not self.hides or job_id in self._own
+
+    def of_event(self, event: admin_pb2.Event) -> bool:
+        """Whether the event may be shown: one of an own job, or one that names no job."""
+        if self.hides_nodes and not event.job_id:
+            return False
+        if not self.hides:
+            return True
+        if event.job_id:
+            return self.of_job(event.job_id) or (event.HasField("end") and self.owns(event.end.user))
+        return _A_JOB.search(event.text) is None
+
+    def text(self, text: str) -> str:
+        """`text` without the users of the jobs that it names."""
+        return _WHOSE.sub(r"\1", text) if self.hides else text
+
+    def idle(self, groups: tuple[IdleGpus, ...]) -> tuple[IdleGpus, ...]:
+        """Idle GPUs without other users' jobs, and without the sentences about these jobs."""
+        if self.hides_nodes:
+            return ()
+        if not self.hides:
+            return groups
+        return tuple(
+            replace(group, text=self.text(group.text))
+            if group.job_id in self._own
+            else replace(group, text=self._of_node(group), job_id=0)
+            for group in groups
         )
-        own = {job.job_id for job in jobs.jobs} | {job.job_id for job in jobs.waiting}
-        nodes = admin_pb2.ListNodesReply(
-            nodes=nodes.nodes, order=[each for each in nodes.order if each in own]
-        )
-    if privacy.nodes:
-        nodes = admin_pb2.ListNodesReply(order=nodes.order)
-        loans = admin_pb2.ListLoansReply()
-    return replace(picture, status=_status(picture.status), jobs=jobs, nodes=nodes, loans=loans)
 
+    def unusable(self, text: str) -> str:
+        """Why a node is unusable, without the job that makes it so."""
+        return _JOB_NUMBER.sub("a job", text) if self.hides else text
 
-def explained_to(explained: Explained, job_id: int, picture: Picture | None, viewer: Viewer) -> Explained:
-    """flexod's answer on a job. A job that `viewer` may not see is like one that is not there."""
-    if explained.reply is None or sees_all(picture, viewer):
-        return explained
-    is_hidden = picture is None or picture.status.privacy.jobs
-    if not is_hidden or explained.reply.user == viewer.name:
-        return explained
-    return Explained(None, f"job {job_id} is not in the queue")
+    def _of_node(self, group: IdleGpus) -> str:
+        return "" if group.job_id else self.unusable(group.text)
 
+    def picture(self) -> Picture | None:
+        """The picture with nothing that the viewer may not see."""
+        whole = self._whole
+        if whole is None or not (self.hides or self.hides_nodes):
+            return whole
+        jobs, nodes, loans = whole.jobs, whole.nodes, admin_pb2.ListLoansReply()
+        if self.hides:
+            waiting = [job for job in whole.jobs.waiting if self.owns(job.user)]
+            jobs = admin_pb2.ListJobsReply(jobs=self._own_running(whole.jobs.jobs), waiting=waiting)
+        if self.hides_nodes:
+            nodes = admin_pb2.ListNodesReply(order=whole.nodes.order)
+        else:
+            loans.CopyFrom(whole.loans)
+            for loan in loans.loans:
+                del loan.bases[:]
+        return replace(whole, jobs=jobs, nodes=nodes, loans=loans)
 
-def _status(status: admin_pb2.GetStatusReply) -> admin_pb2.GetStatusReply:
-    """The status without jobs. It says so if flexo-web itself is not told of any."""
-    cut = admin_pb2.GetStatusReply()
-    cut.CopyFrom(status)
-    del cut.slow_gpus[:]
-    cut.ClearField("pool")
-    if status.privacy.restricted:
-        cut.trouble = "; ".join(filter(None, (status.trouble, NOT_A_READER)))
-    return cut
+    def _own_running(self, jobs: Iterable[admin_pb2.ElasticJob]) -> list[admin_pb2.ElasticJob]:
+        own = []
+        for job in jobs:
+            if self.owns(job.user):
+                shown = admin_pb2.ElasticJob()
+                shown.CopyFrom(job)
+                shown.reasons[:] = [self.text(reason) for reason in job.reasons]
+                own.append(shown)
+        return own

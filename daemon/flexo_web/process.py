@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _end(f"flexo-web: {error}", _FAILED)
     refusals = RefusalLog()
     header = proxy.header if proxy else ""
-    site = Site(lambda: Daemon(address), authenticator, url, header, refusals, openid)
+    site = Site(lambda: Daemon(address), authenticator, url, header, refusals, openid, options.reports)
     with ExitStack() as open_sockets:
         sockets = [open_sockets.enter_context(each) for each in _sockets(host, port, proxy)]
         through = f", and at {proxy.socket} for uid {proxy.uid}" if proxy else ""
@@ -107,6 +107,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--daemon", metavar="HOST:PORT", help="flexod's address; else $FLEXO_DAEMON, else the configuration"
+    )
+    parser.add_argument(
+        "--reports",
+        metavar="FOLDER",
+        type=Path,
+        help="a folder with reports of `flexo whatif` (*.html), for the page What if",
     )
     proxy = parser.add_argument_group("a proxy that signs users in (off by default)")
     proxy.add_argument("--proxy-socket", metavar="PATH", type=Path, help="the Unix socket for the proxy")

@@ -8,6 +8,7 @@ from typing import Final
 import jinja2
 from markupsafe import Markup
 
+from flexo.words import duration
 from flexo_cli.output import clock, printable
 from flexo_web.chart import HEIGHT, WIDTH
 
@@ -25,6 +26,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["time"] = _time
+    made.filters["duration"] = duration
+    made.filters["hours"] = _hours
     made.globals["WIDTH"], made.globals["HEIGHT"] = WIDTH, HEIGHT
     return made
 
@@ -32,6 +35,13 @@ def environment() -> jinja2.Environment:
 def _plain(value: object) -> object:
     """Escape characters that could reverse or hide text. Jinja escapes those of HTML afterwards."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _hours(hours: float) -> str:
+    """Hours for people: ``0``, ``0.4``, ``12.3``, ``1,234``."""
+    if not hours:
+        return "0"
+    return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}" if hours >= 0.05 else "less than 0.1"
 
 
 def _time(at: float) -> Markup:

@@ -19,8 +19,11 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+REPORT_POLICY: Final = "; ".join(
+    ("sandbox", "default-src 'none'", "style-src 'unsafe-inline'", "img-src data:", "frame-ancestors 'none'")
+)
+"""The policy of a document of the site's, which is no page of flexo-web's. The answer sets it."""
 _HEADERS: Final = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # with "no-referrer", a browser hides the Origin of a form
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -40,7 +43,9 @@ class SecurityHeaders:
 
         async def add_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+                headers.update(_HEADERS)
             await send(message)
 
         await self._app(scope, receive, add_and_send if scope["type"] == "http" else send)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -17,7 +19,8 @@ STREAMS_OF_A_USER: Final = 20
 """The most open pages of a user that hear of changes."""
 STREAMS: Final = 1000
 """The most open pages of all users."""
-_SIGN_OF_LIFE_S: Final = 15.0
+SIGN_OF_LIFE_S: Final = 15.0
+"""A stream is silent for no longer: proxies end connections that are."""
 _TOO_MANY: Final = 429
 
 
@@ -44,16 +47,17 @@ class Updates:
         self._open[viewer.uid] += 1
         try:
             with self._feed.watched():
-                shown, snapshot = "", self._feed.now
+                shown, snapshot, said_at = "", self._feed.now, time.monotonic()
                 while signed_in():
                     digest = (await self._views.content(address, snapshot, viewer)).digest
                     if digest != shown:
-                        shown = digest
+                        shown, said_at = digest, time.monotonic()
                         yield f"event: changed\ndata: {digest}\n\n"
-                    try:
-                        async with asyncio.timeout(_SIGN_OF_LIFE_S):
-                            snapshot = await self._feed.after(snapshot.number)
-                    except TimeoutError:
+                    elif time.monotonic() - said_at >= SIGN_OF_LIFE_S:
+                        said_at = time.monotonic()
                         yield ": still here\n\n"
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(SIGN_OF_LIFE_S):
+                            snapshot = await self._feed.after(snapshot.number)
         finally:
             self._open[viewer.uid] -= 1

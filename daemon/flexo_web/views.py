@@ -4,32 +4,62 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup
 
 from flexo_cli.live.picture import Picture
-from flexo_web.explanations import Explanations
-from flexo_web.feed import Snapshot
-from flexo_web.pages import JobPage, Mine, Now, job_page, mine_page, now_page
-from flexo_web.privacy import explained_to, seen_by, sees_all
+from flexo_protos.v1 import admin_pb2
+from flexo_web.answers import Answers
+from flexo_web.event_page import EventPage, ask_events, event_page
+from flexo_web.feed import Client, Snapshot
+from flexo_web.harvest import Harvest
+from flexo_web.idle import IdleLedger
+from flexo_web.job_page import JobPage, job_page
+from flexo_web.loan_page import LoanHistory, Loans, ask_history, loan_page
+from flexo_web.pages import Mine, Now, mine_page, now_page
+from flexo_web.privacy import NOT_A_READER, Privacy
 from flexo_web.rendering import environment
+from flexo_web.sharing_page import Sharing, sharing_page
 from flexo_web.tokens import Viewer
+from flexo_web.value_page import Value, as_csv, value_page
+from flexo_web.whatif_page import WhatIf
 
 _NOW: Final = "/"
 _MINE: Final = "/mine"
+_LOANS: Final = "/loans"
+_SHARING: Final = "/sharing"
+_VALUE: Final = "/value"
+WHAT_IF: Final = "/what-if"
 _JOBS: Final = "/jobs/"
+_EVENTS: Final = "/events/"
+_TITLES: Final[Mapping[str, str]] = {
+    _NOW: "Now",
+    _MINE: "Mine and waiting",
+    _LOANS: "Loans",
+    _SHARING: "Sharing",
+    _VALUE: "Value",
+    WHAT_IF: "What if",
+}
+"""The pages in the navigation."""
+_HISTORY_S: Final = 5.0
+"""How long what is known of past loans is good for."""
+_EVENT_S: Final = 30.0
+"""How long an event is good for: it never changes, but it may be one to come, or removed some day."""
+_Page = Now | Mine | JobPage | Loans | Sharing | Value | EventPage | None
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One of the pages."""
+    """One of the pages that change."""
 
     path: str
     job_id: int = 0
     """0: it is about no single job."""
+    event: int = 0
+    """0: it is about no single event."""
 
     @property
     def updates(self) -> str:
@@ -39,16 +69,35 @@ class Address:
     @property
     def title(self) -> str:
         """The title of the page."""
-        return f"Job {self.job_id}" if self.job_id else {_NOW: "Now", _MINE: "Mine and waiting"}[self.path]
+        if self.event:
+            return f"Event {self.event}"
+        return f"Job {self.job_id}" if self.job_id else _TITLES[self.path]
 
 
 NOW: Final = Address(_NOW)
 MINE: Final = Address(_MINE)
+LOANS: Final = Address(_LOANS)
+SHARING: Final = Address(_SHARING)
+VALUE: Final = Address(_VALUE)
+
+
+_TEMPLATES: Final[Mapping[Address, str]] = {
+    NOW: "now.html",
+    MINE: "mine.html",
+    LOANS: "loans.html",
+    SHARING: "sharing.html",
+    VALUE: "value.html",
+}
 
 
 def of_job(job_id: int) -> Address:
     """The page of a job."""
-    return Address(f"{_JOBS}{job_id}", job_id)
+    return Address(f"{_JOBS}{job_id}", job_id=job_id)
+
+
+def of_event(number: int) -> Address:
+    """The page of an event."""
+    return Address(f"{_EVENTS}{number}", event=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +107,7 @@ class Content:
     banners: Markup
     main: Markup
     found: bool = True
-    """False: there is no such job."""
+    """False: there is no such job or event."""
 
     @property
     def digest(self) -> str:
@@ -69,68 +118,136 @@ class Content:
 class Views:
     """The pages as HTML. A page that several viewers look at is rendered once a snapshot."""
 
-    def __init__(self, explanations: Explanations, clock: Callable[[], float] = time.time) -> None:
-        self._explanations = explanations
+    def __init__(
+        self,
+        client: Client,
+        harvest: Harvest,
+        ledger: IdleLedger,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`client`: for questions about single pages. `ledger`: of idle GPUs; somebody else adds to it."""
+        self._explanations: Answers[int, admin_pb2.ExplainJobReply] = Answers(
+            client, lambda daemon, job_id: daemon.explain(job_id)
+        )
+        self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
+        self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
+        self._harvest = harvest
+        self._ledger = ledger
         self._clock = clock
         self._templates = environment()
+        self._makers: Mapping[Address, Callable[[Picture, Privacy, Viewer], Awaitable[_Page]]] = {
+            NOW: self._now,
+            MINE: self._mine,
+            LOANS: self._loan_page,
+            SHARING: self._sharing,
+            VALUE: self._value,
+        }
         self._rendered: dict[tuple[Address, str], Content] = {}
         self._rendered_of = 0
         """The number of the snapshot that `_rendered` is of."""
 
     async def content(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
         """What `viewer` sees at `address`."""
+        privacy = Privacy(snapshot.picture, viewer)
         if address.job_id:
-            return await self._job(address, snapshot, viewer)
+            return await self._job(address, snapshot, privacy)
+        if address.event:
+            return await self._event(address, snapshot, privacy)
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        shared = address != MINE and sees_all(snapshot.picture, viewer)
-        key = address, "" if shared else viewer.name
+        key = address, viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
         known = self._rendered.get(key)
         if known is None:
-            known = self._rendered[key] = self._of_snapshot(address, snapshot, viewer)
+            known = await self._of_snapshot(address, snapshot, privacy, viewer)
+            if self._rendered_of == snapshot.number:
+                self._rendered[key] = known
         return known
 
     def whole(self, address: Address, content: Content, viewer: Viewer) -> str:
         """The whole page."""
-        return self._templates.get_template("live.html").render(
-            title=address.title,
-            here=address.path,
-            updates=address.updates,
-            viewer=viewer,
-            banners=content.banners,
-            content=content.main,
-        )
+        return self._live(address.title, address.path, address.updates, viewer, content.banners, content.main)
+
+    def what_if(self, page: WhatIf, viewer: Viewer) -> str:
+        """The whole page of what-ifs, which does not change while somebody looks."""
+        main = Markup(self._templates.get_template("whatif.html").render(page=page))
+        return self._live(_TITLES[WHAT_IF], WHAT_IF, "", viewer, Markup(), main)
 
     def sign_in(self, why: str, viewer: Viewer | None) -> str:
         """The page that says how to sign in; with `viewer`, the button to enter as that user."""
         return self._templates.get_template("enter.html").render(why=why, viewer=viewer)
 
-    def _of_snapshot(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
-        picture = None if snapshot.picture is None else seen_by(snapshot.picture, viewer)
-        page: Now | Mine | None = None
-        if picture is not None:
-            page = mine_page(picture, viewer.name) if address == MINE else now_page(picture)
-        template = "mine.html" if address == MINE else "now.html"
-        return Content(self._banners(snapshot, picture), self._main(template, page, viewer.name))
+    async def csv(self, snapshot: Snapshot, viewer: Viewer) -> str | None:
+        """The GPU hours of the page Value as CSV; None: flexod has not answered yet."""
+        if snapshot.picture is None:
+            return None
+        self._harvest.look()
+        await self._harvest.wait()
+        return as_csv(snapshot.picture, self._harvest, self._ledger, Privacy(snapshot.picture, viewer))
 
-    async def _job(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
-        picture = None if snapshot.picture is None else seen_by(snapshot.picture, viewer)
-        said = await self._explanations.of(address.job_id)
-        explained = explained_to(said, address.job_id, snapshot.picture, viewer)
-        page = job_page(picture, address.job_id, explained, self._clock())
-        return Content(
-            self._banners(snapshot, picture), self._main("job.html", page, ""), found=not page.unknown
+    def _live(
+        self, title: str, path: str, updates: str, viewer: Viewer, banners: Markup, main: Markup
+    ) -> str:
+        return self._templates.get_template("live.html").render(
+            title=title,
+            here=path,
+            pages=_TITLES,
+            updates=updates,
+            viewer=viewer,
+            banners=banners,
+            content=main,
         )
 
-    def _main(self, template: str, page: Now | Mine | JobPage | None, user: str) -> Markup:
+    async def _of_snapshot(
+        self, address: Address, snapshot: Snapshot, privacy: Privacy, viewer: Viewer
+    ) -> Content:
+        picture = snapshot.picture
+        page = None if picture is None else await self._makers[address](picture, privacy, viewer)
+        template = _TEMPLATES[address]
+        return Content(self._banners(snapshot, privacy), self._main(template, page, viewer.name))
+
+    async def _now(self, picture: Picture, privacy: Privacy, _: Viewer) -> Now:
+        return now_page(picture, privacy)
+
+    async def _mine(self, picture: Picture, privacy: Privacy, viewer: Viewer) -> Mine:
+        return mine_page(privacy.picture() or picture, viewer.name)
+
+    async def _loan_page(self, picture: Picture, privacy: Privacy, _: Viewer) -> Loans:
+        history = await self._loans.of("")
+        past = None if privacy.hides_nodes else history.reply
+        return loan_page((privacy.picture() or picture).loans, past)
+
+    async def _sharing(self, picture: Picture, privacy: Privacy, _: Viewer) -> Sharing:
+        return sharing_page(picture, privacy)
+
+    async def _value(self, picture: Picture, privacy: Privacy, _: Viewer) -> Value:
+        self._harvest.look()
+        return value_page(picture, self._harvest, self._ledger, privacy)
+
+    async def _job(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
+        explained = await self._explanations.of(address.job_id)
+        page = job_page(privacy.picture(), address.job_id, explained, privacy, self._clock())
+        return Content(
+            self._banners(snapshot, privacy), self._main("job.html", page, ""), found=not page.unknown
+        )
+
+    async def _event(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
+        answer = await self._events.of(address.event)
+        page = event_page(address.event, answer.reply, answer.refusal, privacy)
+        return Content(
+            self._banners(snapshot, privacy), self._main("event.html", page, ""), found=not page.unknown
+        )
+
+    def _main(self, template: str, page: _Page, user: str) -> Markup:
         return Markup(self._templates.get_template(template).render(page=page, user=user))
 
-    def _banners(self, snapshot: Snapshot, picture: Picture | None) -> Markup:
+    def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
+        picture = snapshot.picture
+        trouble = (picture.status.trouble if picture else "", NOT_A_READER if privacy.is_untold else "")
         return Markup(
             self._templates.get_template("banners.html").render(
                 away=snapshot.away,
                 known=picture is not None,
-                trouble=picture.status.trouble if picture else "",
+                trouble="; ".join(filter(None, trouble)),
             )
         )

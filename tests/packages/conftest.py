@@ -17,7 +17,7 @@ BUILD = Path(__file__).resolve().parents[2] / "packages" / "build_debs.py"
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Both, by name."""
+    """All of them, by name."""
     reason = why_impossible()
     if reason is not None:
         if os.environ.get("CI") == "true":

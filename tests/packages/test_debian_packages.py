@@ -40,7 +40,7 @@ sys.exit(flexod.wait(60))
 
 @pytest.fixture(scope="module")
 def system(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanSystem]:
-    """A clean one with both packages installed."""
+    """A clean one with all packages installed."""
     clean = CleanSystem.unpacked(tmp_path_factory.mktemp("clean") / "root")
     clean.path("/etc/slurm/slurm.conf").write_text(SLURM_CONF)
     clean.dpkg("--install", packages=tuple(packages.values()))
@@ -49,7 +49,7 @@ def system(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem) -> None:
-    assert system.dpkg("--verify", "flexo", "flexo-slurm-plugin") == ""
+    assert system.dpkg("--verify", "flexo", "flexo-web", "flexo-slurm-plugin") == ""
     as_games = ("setpriv", "--reuid=games", "--regid=games", "--clear-groups")
     assert system.run(*as_games, "flexo", "version").stdout == f"flexo {flexo.__version__}\n"
     assert system.run(*as_games, "flexod", "--check-config").stdout == "/etc/flexo/flexo.toml: in order\n"
@@ -57,6 +57,7 @@ def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem)
                                      "COMP_CWORD=1", "flexo").stdout  # fmt: skip
     for path in (
         "/usr/lib/systemd/system/flexod.service",
+        "/usr/lib/systemd/system/flexo-web.service",
         "/usr/share/man/man1/flexo-doctor.1.gz",
         "/usr/share/man/man5/flexo.toml.5.gz",
         "/usr/share/man/man8/flexod.8.gz",
@@ -66,6 +67,14 @@ def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem)
         "/usr/share/flexo/alerts.yml",
     ):
         assert system.path(path).is_file(), path
+
+
+def test_flexo_web_has_an_account_of_its_own_and_starts_as_that_alone(system: CleanSystem) -> None:
+    account = system.run("getent", "passwd", "flexo-web").stdout.split(":")
+    assert account[6] == "/usr/sbin/nologin\n"
+    assert "root" in system.run("flexo-web", check=False).stdout
+    as_web = ("setpriv", "--reuid=flexo-web", "--regid=flexo-web", "--clear-groups")
+    assert "--reports" in system.run(*as_web, "flexo-web", "--help").stdout
 
 
 def test_several_flexods_can_keep_their_lease_in_etcd_with_nothing_installed_besides(
@@ -133,6 +142,9 @@ def test_removal_keeps_configuration_and_event_store_purging_does_not_and_an_upg
     with_systemd(system)
     config, event_store = system.path("/etc/flexo/flexo.toml"), system.path("/var/lib/flexo/journal.sqlite")
     event_store.write_text("")
+    system.dpkg("--purge", "flexo-web")
+    assert asked_of_systemd(system) == ["stop flexo-web.service", "--system daemon-reload"]
+    assert not system.path("/etc/default/flexo-web").exists()
     system.dpkg("--remove", "flexo")
     assert asked_of_systemd(system) == ["stop flexod.service", "--system daemon-reload"]
     assert not system.path("/usr/lib/flexo").exists()

@@ -14,6 +14,7 @@ from says import says
 from flexo.control.profiles import MOST_OF_A_USER
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import UnknownJob
+from flexo.event_store.search import Search
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
 from flexo.model.measured import ScalingPoint, SlowGpuReport, Source
@@ -35,9 +36,9 @@ def test_a_job_grows_into_idle_gpus_and_the_event_store_says_why(world):
     (offer,) = leader.told[-1]
     assert (offer.node, offer.workers, offer.partition, offer.time_limit_s) == ("t2", 3, "flex", TIME_LIMIT_S)
     assert offer.start_within_s == 65  # two backfill cycles of 30 s and 5 s
-    (grew,) = [event for event in world.event_store.events(1, 10) if event.kind == "grow"]
+    ((number, grew),) = world.event_store.find(Search(job_id=1, kinds=("grow",))).events
     assert says(grew.text, "grow", "3 workers", "t2", "job 1", "1 of 4")
-    facts = json.loads(world.event_store.facts_of(grew))
+    facts = json.loads(world.event_store.facts_of((number,))[number])
     assert facts["idle"] == {"t1": 3, "t2": 4, "t3": 4}
     assert facts["elastic"][0]["job"] == "1"
 

@@ -46,6 +46,8 @@ class _Known:
     resizes: int
     paused_s: float
     tried_worker_s: float
+    user: str
+    account: str
 
 
 class EndedJobs:
@@ -132,6 +134,8 @@ class EndedJobs:
             "resizes": known.resizes if known else None,
             "paused_s": known.paused_s if known else None,
             "tried_worker_s": known.tried_worker_s if known else None,
+            "user": known.user if known else None,
+            "account": known.account if known else None,
         }
         text = "; ".join(filter(None, (_how(end, started_at, ended_at), _what(known))))
         return Ended(Event(now, "end", key, text), json.dumps(facts, separators=(",", ":")))
@@ -148,6 +152,8 @@ def _known(job: ElasticJob, started_at: float | None, before: _Known | None) -> 
         max(job.resizes, before.resizes if before else 0),
         max(job.paused_s, before.paused_s if before else 0.0),
         max(job.tried_worker_s, before.tried_worker_s if before else 0.0),
+        job.user,
+        job.account,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -464,20 +464,20 @@ class EventStore:
             found = self._guarded(read)
         return found[0] if found else Found()
 
-    def facts_of(self, event: Event) -> str:
-        """The facts of the snapshot behind `event`, as JSON; "" if none were kept."""
+    def facts_of(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The facts behind the events in the entries `numbers`, as JSON; none were kept of those missing."""
 
-        def read(connection: sqlite3.Connection) -> str:
-            row = connection.execute(
-                "SELECT facts FROM event JOIN snapshot ON snapshot.id = snapshot_id"
-                " WHERE event.at = ? AND kind = ? AND text = ? LIMIT 1",
-                (event.at, event.kind, event.text),
-            ).fetchone()
-            return "" if row is None else str(row[0])
+        def read(connection: sqlite3.Connection) -> dict[int, str]:
+            rows = connection.execute(
+                "SELECT event.id, facts FROM event JOIN snapshot ON snapshot.id = snapshot_id"
+                f" WHERE event.id IN ({', '.join('?' * len(numbers))})",
+                tuple(numbers),
+            )
+            return {number: str(facts) for number, facts in rows}
 
         with self._lock:
             found = self._guarded(read)
-        return found[0] if found else ""
+        return found[0] if found else {}
 
     def close(self) -> None:
         """Close the file."""

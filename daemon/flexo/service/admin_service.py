@@ -50,7 +50,7 @@ from flexo.service.pending_commands import (
     Progress,
     Result,
 )
-from flexo.service.visibility import VisiblePart, privacy_of
+from flexo.service.visibility import Visibility, privacy_of
 from flexo.service.wire import MAX_PATH, one_line
 from flexo.service.workers import started_pool
 from flexo.sharing.hosts import gpus_of
@@ -125,9 +125,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if about is not None:
             reply.availability.CopyFrom(about)
         view = self._controller.view()
-        visible = await self._visible_to_caller(view)
-        visible.cut_status(reply, view)
-        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), visible))
+        visibility = await self._visibility(view)
+        visibility.cut_status(reply, view)
+        reply.privacy.CopyFrom(await self._privacy(privacy_of(view), visibility))
         return reply
 
     async def ListJobs(  # type: ignore[override]  # noqa: N802
@@ -141,7 +141,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ExplainJobReply:
         """Present reasons and past events. For a job that has ended: the events alone."""
         user = await self._visible_owner(request.job_id, context)
-        events = await _in(self._searchers, self._event_store.events, request.job_id, EVENTS)
+        search = Search(job_id=request.job_id, limit=EVENTS)
+        events = (await _in(self._searchers, self._event_store.find, search)).events
         try:
             sentences = await _in(self._readers, self._controller.explain, request.job_id)
             headline = await _in(self._readers, self._controller.headline, request.job_id)
@@ -153,21 +154,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             user=user,
             headline=headline,
             sentences=sentences,
-            events=[event_message(event) for event in events],
+            events=[event_message(event, number) for number, event in events],
         )
 
     async def _explain_ended(
-        self, error: UnknownJob, events: Sequence[Event], user: str
+        self, error: UnknownJob, events: Sequence[tuple[int, Event]], user: str
     ) -> admin_pb2.ExplainJobReply:
         """The answer for a job that is gone from the queue: its end, if the event store has it."""
-        told = [event_message(event) for event in events]
-        end = next((event for event in events if event.kind == "end"), None)
+        told = [event_message(event, number) for number, event in events]
+        number, end = next(((number, event) for number, event in events if event.kind == "end"), (0, None))
         if end is None or end.job is None:
             return admin_pb2.ExplainJobReply(user=user, sentences=(str(error),), events=told)
-        facts = await _in(self._searchers, self._event_store.facts_of, end)
-        return admin_pb2.ExplainJobReply(
-            user=user, sentences=(end.text,), events=told, end=_end(end.job, facts)
-        )
+        facts = await _in(self._searchers, self._event_store.facts_of, (number,))
+        known = _end(end.job, facts.get(number, ""))
+        return admin_pb2.ExplainJobReply(user=user, sentences=(end.text,), events=told, end=known)
 
     async def ScaleJob(  # noqa: N802
         self, request: admin_pb2.ScaleJobRequest, context: _Context
@@ -242,7 +242,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         past = await _in(self._searchers, self._event_store.past_loans, min(request.past, PAST_LOANS))
         reply = await _in(self._readers, loans_reply, self._controller, past)
         view = self._controller.view()
-        (await self._visible_to_caller(view)).cut_loans(reply, view)
+        (await self._visibility(view)).cut_loans(reply, view)
         return reply
 
     async def ListDemand(  # noqa: N802
@@ -273,9 +273,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not math.isfinite(request.since_at) or max(request.before, request.after) >= 1 << 62:
             text = f"since_at {request.since_at:g}, before {request.before}, after {request.after}: too far"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        visible = await self._visible_to_caller(self._controller.view())
+        visibility = await self._visibility(self._controller.view())
         search = Search(
-            owner=visible.caller if visible.hidden.jobs else None,
+            owner=visibility.caller if visibility.hidden.jobs else None,
             job_id=request.job_id or None,
             node=request.node,
             kinds=tuple(dict.fromkeys(request.kinds)),
@@ -288,11 +288,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def _found(self, search: Search) -> bytes:
         found = self._event_store.find(search)
-        return admin_pb2.ListEventsReply(
-            events=[event_message(event, number) for number, event in found.events],
-            before=found.before,
-            newest=found.newest,
-        ).SerializeToString()
+        events = [event_message(event, number) for number, event in found.events]
+        ends = {number: event.job for number, event in found.events if event.kind == "end" and event.job}
+        facts = self._event_store.facts_of(tuple(ends)) if ends else {}
+        for event in events:
+            if known := facts.get(event.number):
+                event.end.CopyFrom(_end(ends[event.number], known))
+        reply = admin_pb2.ListEventsReply(events=events, before=found.before, newest=found.newest)
+        return reply.SerializeToString()
 
     async def ListNodes(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListNodesRequest, context: _Context
@@ -303,27 +306,29 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def _seen(self, name: str, build: Callable[[View], Message]) -> bytes:
         """The result of `build` for what the caller may see, serialized."""
         view = self._controller.view()
-        visible = await self._visible_to_caller(view)
-        if visible.is_whole:
+        visibility = await self._visibility(view)
+        if visibility.is_whole:
             return await self._once_a_view(name, build)
-        return await _in(self._readers, lambda: build(visible.of(view)).SerializeToString())
+        return await _in(self._readers, lambda: build(visibility.of(view)).SerializeToString())
 
-    async def _visible_to_caller(self, view: View) -> VisiblePart:
+    async def _visibility(self, view: View) -> Visibility:
         """What the caller may see. It takes a look-up of the caller's name only where something is hidden."""
         hidden, uid = privacy_of(view), caller().uid
-        visible = VisiblePart(principal_of(uid), hidden)
-        if visible.is_whole or (principal_of(uid) not in hidden.readers and not await self._reads_all(uid)):
-            return visible
-        return VisiblePart(principal_of(uid), Privacy())
+        visibility = Visibility(principal_of(uid), hidden)
+        if visibility.is_whole or (
+            principal_of(uid) not in hidden.readers and not await self._reads_all(uid)
+        ):
+            return visibility
+        return Visibility(principal_of(uid), Privacy())
 
     async def _reads_all(self, uid: int) -> bool:
         return await self._administers(uid) or await asyncio.to_thread(account, uid) in self.readers
 
-    async def _privacy(self, hidden: Privacy, visible: VisiblePart) -> admin_pb2.Privacy:
+    async def _privacy(self, hidden: Privacy, visibility: Visibility) -> admin_pb2.Privacy:
         """What the cluster hides. Who sees everything is said only to those who do. Where nothing is hidden,
         no name is looked up: a directory that hangs must not keep the status from anybody."""
-        reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not visible.is_whole)
-        if visible.is_whole and (hidden.jobs or hidden.nodes):
+        reply = admin_pb2.Privacy(jobs=hidden.jobs, nodes=hidden.nodes, restricted=not visibility.is_whole)
+        if visibility.is_whole and (hidden.jobs or hidden.nodes):
             uids = (0, os.getuid(), *(int(each) for each in hidden.readers if each.isdecimal()))
             names = await asyncio.to_thread(lambda: [account(uid) for uid in uids])
             reply.readers.extend(sorted({*names, *self.administrators, *self.readers}))
@@ -337,7 +342,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if found is None:
             found = await _in(self._searchers, self._event_store.owner_of, job_id)
         owner, user = (None, "") if found is None else (found.owner, found.user)
-        if not (await self._visible_to_caller(view)).shows_job_of(owner):
+        if not (await self._visibility(view)).shows_job_of(owner):
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"job {job_id} is not in the queue")
         return user
 
@@ -414,7 +419,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         uid = caller().uid
         if principal_of(uid) == view.owner:
             return
-        if not (await self._visible_to_caller(self._controller.view())).shows_job_of(view.owner):
+        if not (await self._visibility(self._controller.view())).shows_job_of(view.owner):
             why = "the cluster hides others' jobs"
             self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=why)
             await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(view.job.key.job_id))
@@ -584,10 +589,9 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
 
 def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
     """The end of a job, from the facts that control/ended.py wrote beside the event."""
-    known = json.loads(facts) if facts else {}
-    return admin_pb2.JobEnd(
-        restart_count=key.restart_count, **{name: value for name, value in known.items() if value}
-    )
+    fields = admin_pb2.JobEnd.DESCRIPTOR.fields_by_name
+    known = {name: value for name, value in json.loads(facts or "{}").items() if value and name in fields}
+    return admin_pb2.JobEnd(restart_count=key.restart_count, **known)
 
 
 def node_view(node: Node) -> admin_pb2.NodeView:

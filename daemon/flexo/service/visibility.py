@@ -26,7 +26,7 @@ def privacy_of(view: View) -> Privacy:
 
 
 @dataclass(frozen=True, slots=True)
-class VisiblePart:
+class Visibility:
     """What one caller may see."""
 
     caller: Principal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -69,9 +70,19 @@ def _cluster_of(options: Options, plot: Plot, teller: Teller) -> Iterator[DemoCl
         with yarn_lab_of(spec, options, teller) as yarn, closing(Inference(yarn)) as inference:
             yield YarnDemo(yarn, inference)
     else:
-        slurm_spec = LabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=False)
+        slurm_spec = LabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=options.web, web=options.web)
         with lab_of(slurm_spec, options, teller, Lab.start_flexod) as slurm:
+            if options.web:
+                _tell_of_the_pages(slurm, teller)
             yield SlurmDemo(slurm)
+
+
+def _tell_of_the_pages(lab: Lab, teller: Teller) -> None:
+    """Print a link to the pages of flexo-web."""
+    said = json.loads(lab.run(["flexo", "web", "--json"]).stdout)
+    teller.say(f"Watch it on web pages: {said['link']}", "bold")
+    minutes = round(said["expires_in_s"] / 60)
+    teller.show(f"the link works once, within {minutes} minutes; forward its port if this host is not yours")
 
 
 def _tell_reference(result: RunResult | None, cluster: DemoCluster, teller: Teller) -> None:

@@ -97,10 +97,13 @@ def _parse(module: str, name: str, description: str, yarn_too: bool) -> Options:
     parser.add_argument("--name", default="", help="the lab's name")
     if yarn_too:
         parser.add_argument("--yarn", action="store_true", help="play it on YARN instead of Slurm")
+        parser.add_argument("--web", action="store_true", help="show it on web pages; prints a link")
     parser.add_argument("--keep", action="store_true", help="leave the lab up (flexo lab down NAME ends it)")
     parser.add_argument("--json", action="store_true", help="print report.json at the end")
     arguments = parser.parse_args()
-    yarn = yarn_too and arguments.yarn
+    yarn, web = yarn_too and arguments.yarn, yarn_too and arguments.web
+    if yarn and web:
+        parser.error("--web is allowed without --yarn")
     name = f"{name}-yarn" if yarn else name
     out = arguments.out or Path("build") / name
-    return Options(out.resolve(), arguments.name or name, arguments.keep, arguments.json, yarn)
+    return Options(out.resolve(), arguments.name or name, arguments.keep, arguments.json, yarn, web)

@@ -29,6 +29,8 @@ class Options:
     as_json: bool
     yarn: bool = False
     """Whether the story is played on YARN."""
+    web: bool = False
+    """Whether web pages show the story while it is played."""
 
 
 _LabT = TypeVar("_LabT")

@@ -38,6 +38,8 @@ TOOLS = (
     *("grpcio-tools", "mypy-protobuf"),
 )
 """For the tests, and for building pyslurm and flexo's packages."""
+PACKAGED = ("daemon", "etcd", "web", "openid")
+"""flexo's extras that its Debian package has."""
 SHOWN = ("slurmctld", "munge", "mariadb-server-core", "python3", "gcc")
 """Packages whose versions are told."""
 VENV = "/venv"
@@ -147,7 +149,8 @@ def requirements() -> list[str]:
     locked = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {pin.partition("==")[0].lower(): pin for pin in locked if not pin.startswith("#")}
     extras = project["optional-dependencies"]
-    needed = (*project["dependencies"], *extras["daemon"], *extras["etcd"], *TOOLS)
+    packaged = [wanted for extra in PACKAGED for wanted in extras[extra]]
+    needed = (*project["dependencies"], *packaged, *TOOLS)
     return [pins.get(re.split(r"[^\w.-]", wanted, maxsplit=1)[0].lower(), wanted) for wanted in needed]
 
 

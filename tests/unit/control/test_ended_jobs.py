@@ -15,6 +15,7 @@ from says import says
 
 from flexo.clusters.base import ClusterUnreachable, JobEnd
 from flexo.controller import Controller
+from flexo.event_store.search import Search
 from flexo.model.measured import TriedBatches
 from flexo.model.queue import JobKey, JobState
 
@@ -59,8 +60,8 @@ class EndingWorld(World):
             self.cluster.known[key] = end
 
     def facts(self, job_id: int = 1) -> dict[str, object]:
-        event = next(event for event in self.event_store.events(job_id, 100) if event.kind == "end")
-        return dict(json.loads(self.event_store.facts_of(event)))
+        ((number, _),) = self.event_store.find(Search(job_id=job_id, kinds=("end",))).events
+        return dict(json.loads(self.event_store.facts_of((number,))[number]))
 
 
 @pytest.fixture
@@ -92,6 +93,8 @@ def test_an_event_says_how_a_job_ended_and_what_it_had(world: EndingWorld) -> No
         "resizes": 2,
         "paused_s": 1.5,
         "tried_worker_s": 2.5,
+        "user": "ada",
+        "account": "",
     }
     world.go(200)
     assert world.kinds().count("end") == 1

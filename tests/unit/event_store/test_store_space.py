@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flexo.config import ConfigError, parse
+from flexo.event_store.search import Search
 from flexo.event_store.space import used_bytes
 from flexo.event_store.store import EventStore
 from flexo.events import Event
@@ -73,9 +74,9 @@ def test_large_pictures_of_few_events_stay_within_the_bytes(event_store: EventSt
         event = Event(float(second), "grow", QUIET, f"{second}")
         event_store.record(float(second), (event,), "y" * 100_000)
     assert (tmp_path / "journal.sqlite").stat().st_size < 3 * MIB
-    newest = event_store.events(QUIET.job_id, 1)[0]
+    ((number, newest),) = event_store.find(Search(job_id=QUIET.job_id, limit=1)).events
     assert newest.text == "99"
-    assert event_store.facts_of(newest)
+    assert event_store.facts_of((number,))[number] == "y" * 100_000
 
 
 def test_what_profiles_measured_costs_nobodys_history(event_store: EventStore) -> None:

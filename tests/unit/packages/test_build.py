@@ -19,7 +19,8 @@ def test_the_daemon_takes_along_what_it_needs_and_nothing_of_training_or_develop
     needed = python_tree.needed()
     assert {"grpcio", "protobuf", "pydantic", "pydantic-core", "typer", "numpy"} <= needed
     assert {"etcd3gw", "requests", "urllib3", "futurist"} <= needed  # several flexods' lease may be in etcd
-    assert not needed & {"pytest", "ruff", "torch", "horovod", "mypy", "flexo"}
+    assert {"starlette", "uvicorn", "jinja2"} <= needed  # the package flexo-web has only the unit
+    assert not needed & {"playwright", "pytest", "ruff", "torch", "horovod", "mypy", "flexo"}
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""flexod's unit, as systemd itself judges it."""
+"""The units of flexod and flexo-web, as systemd itself judges them."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def analyze() -> str:
     return program
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
+@pytest.fixture(params=["flexod", "flexo-web"])
+def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The unit, of a program that is there on every machine."""
-    path = tmp_path / "flexod.service"
-    text = (SYSTEMD / "flexod.service").read_text().replace("/usr/bin/flexod", "/bin/true")
-    path.write_text(text.replace("Documentation=man:flexod(8)\n", ""))
+    path = tmp_path / f"{request.param}.service"
+    text = (SYSTEMD / path.name).read_text().replace(f"/usr/bin/{request.param}", "/bin/true")
+    path.write_text(re.sub("^Documentation=.*\n", "", text, flags=re.MULTILINE))
     return path
 
 
 @pytest.mark.processes
 def test_systemd_finds_nothing_wrong_with_the_unit(analyze: str, unit: Path) -> None:
     done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
-    assert [line for line in done.stderr.splitlines() if "flexod" in line] == []
+    assert [line for line in done.stderr.splitlines() if unit.stem in line] == []
 
 
 @pytest.mark.processes

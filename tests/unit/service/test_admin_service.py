@@ -6,7 +6,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -171,21 +171,24 @@ class Answers:
 
     def find(self, search: Search) -> Found:
         self.steered.append(search)
+        if search.job_id is not None:
+            return Found(tuple(enumerate(self._events_of(search.job_id), start=40)))
         grown = Event(5.0, "grow", JobKey(6, 1), "3 workers")
         events = ((12, Event(6.0, "lend", None, "n3 is lent")), (11, grown))
         return Found(events, 11, 40)
 
-    def events(self, job_id: int | None, limit: int) -> tuple[Event, ...]:
-        grown = Event(5.0, "grow", JobKey(job_id or 0, 2), "3 workers")
+    def _events_of(self, job_id: int) -> tuple[Event, ...]:
+        grown = Event(5.0, "grow", JobKey(job_id, 2), "3 workers")
         ended = Event(9.0, "end", JobKey(4, 2), "the job ended: TIMEOUT")
-        return {6: (Event(5.0, "grow", JobKey(6), "3 workers"),), 4: (ended, grown)}.get(job_id or 0, ())
+        return {6: (Event(5.0, "grow", JobKey(6), "3 workers"),), 4: (ended, grown)}.get(job_id, ())
+
+    def facts_of(self, numbers: Sequence[int]) -> dict[int, str]:
+        assert tuple(numbers) == (40,)
+        facts = '{"state":"TIMEOUT","exit_code":"0:0","started_at":null,"ended_at":8.5,"base_workers":2}'
+        return {40: facts}
 
     def owner_of(self, job_id: int) -> JobOwner | None:
         return JobOwner(4, Principal(str(OWNER)), "ann") if job_id == 4 else None
-
-    def facts_of(self, event: Event) -> str:
-        assert event.kind == "end"
-        return '{"state":"TIMEOUT","exit_code":"0:0","started_at":null,"ended_at":8.5,"base_workers":2}'
 
 
 @pytest.fixture
@@ -383,6 +386,19 @@ def test_whatever_the_store_holds_can_be_listed(at: float, job: JobKey | None, k
         (at, kind, text),
     ]
     assert listed[0].job_id == 6
+
+
+def test_the_event_of_a_job_s_end_has_what_is_known_of_the_end(client: Client) -> None:
+    ended, grown = client.call("ListEvents", pb.ListEventsRequest(job_id=4)).events
+    assert (ended.end.state, ended.end.base_workers, ended.end.restart_count) == ("TIMEOUT", 2, 2)
+    assert not grown.HasField("end")
+
+
+def test_facts_of_an_end_that_only_a_newer_flexod_knows_are_left_out(
+    client: Client, answers: Answers
+) -> None:
+    answers.facts_of = lambda numbers: dict.fromkeys(numbers, '{"state":"FAILED","of_a_later_release":[1]}')
+    assert client.call("ExplainJob", pb.ExplainJobRequest(job_id=4)).end.state == "FAILED"
 
 
 def test_a_page_with_a_job_id_that_no_cluster_has_can_be_read(client: Client, answers: Answers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from flexod_double import FlexodDouble, SayingWho, client_of, serving
@@ -19,10 +20,16 @@ def flexod() -> FlexodDouble:
 
 
 @pytest.fixture
-def site(flexod: FlexodDouble) -> Iterator[TestClient]:
+def reports(tmp_path: Path) -> Path:
+    """The folder of what-if reports."""
+    return tmp_path
+
+
+@pytest.fixture
+def site(flexod: FlexodDouble, reports: Path) -> Iterator[TestClient]:
     """A visitor who has not signed in."""
     with serving(flexod) as address:
-        made = Site(lambda: client_of(address), SayingWho(), URL)
+        made = Site(lambda: client_of(address), SayingWho(), URL, reports=reports)
         with TestClient(made.app(), base_url=URL, follow_redirects=False) as visitor:
             yield visitor
 

@@ -44,10 +44,17 @@ def job(number: int, user: str = "ada", **changes: object) -> pb.ElasticJob:
 
 
 def event(
-    at: float, kind: str, text: str, node: str = "", workers: int = 0, begins: bool = False
+    at: float,
+    kind: str,
+    text: str,
+    node: str = "",
+    workers: int = 0,
+    begins: bool = False,
+    number: int = 0,
+    job_id: int = 17,
 ) -> pb.Event:
     change = pb.GrantChange(node=node, workers=workers, begins=begins) if node else None
-    return pb.Event(at=at, kind=kind, text=text, job_id=17, grant=change)
+    return pb.Event(at=at, kind=kind, text=text, job_id=job_id, grant=change, number=number)
 
 
 class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
@@ -66,6 +73,8 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
         self.refusal = ""
         self.before_explaining: Callable[[], object] = lambda: None
         self.loans = pb.ListLoansReply()
+        self.events: list[pb.Event] = []
+        """Oldest first; each has its number."""
         self.explained = {17: pb.ExplainJobReply(sentences=["no idle GPU is left"])}
 
     def _heard(self, method: str, context: grpc.ServicerContext) -> None:
@@ -88,6 +97,20 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
     def ListLoans(self, request, context):  # noqa: N802
         self._heard("ListLoans", context)
         return self.loans
+
+    def ListEvents(self, request, context):  # noqa: N802
+        self._heard("ListEvents", context)
+        found = [
+            event
+            for event in reversed(self.events)
+            if event.number > request.after
+            and (not request.before or event.number < request.before)
+            and (not request.kinds or event.kind in request.kinds)
+        ]
+        shown = found[: request.limit]
+        left = shown[-1].number if len(found) > len(shown) else 0
+        newest = max((event.number for event in self.events), default=0)
+        return pb.ListEventsReply(events=shown, before=left, newest=newest)
 
     def ExplainJob(self, request, context):  # noqa: N802
         self._heard("ExplainJob", context)

@@ -169,7 +169,7 @@ def test_a_sentence_that_flexod_refuses_with_is_text_too(flexod: FlexodDouble, b
 
 def test_pages_hold_no_inline_script_and_no_inline_style(browser: Browser) -> None:
     user = browser()
-    for path in ("/", "/mine", "/jobs/17"):
+    for path in ("/", "/mine", "/jobs/17", "/loans", "/sharing", "/value", "/what-if", "/events/1"):
         text = user.get(path).text
         assert text.count("<script") == text.count('<script src="/static/web.js"') == 1
         assert "style=" not in text

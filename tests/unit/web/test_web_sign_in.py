@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 from flexo_protos import web_login
 from flexo_web.security_headers import CONTENT_SECURITY_POLICY
 
-PAGES = ("/", "/mine", "/jobs/17", "/updates/", "/updates/mine", "/updates/jobs/17")
+SHOWN = ("/", "/mine", "/jobs/17", "/loans", "/sharing", "/value", "/events/1")
+PAGES = (*SHOWN, *(f"/updates{path}" for path in SHOWN), "/value.csv", "/what-if", "/what-if/a.html")
 
 
 def link(site: TestClient, uid: int = 0) -> str:

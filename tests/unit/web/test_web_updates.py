@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+import pytest
 from flexod_double import FlexodDouble, client_of, serving
 from starlette.responses import StreamingResponse
 
-from flexo_web.explanations import Explanations
+from flexo_web import updates
 from flexo_web.feed import Client, Feed
+from flexo_web.harvest import Harvest
+from flexo_web.idle import IdleLedger
 from flexo_web.tokens import Viewer
 from flexo_web.updates import STREAMS_OF_A_USER, Updates
 from flexo_web.views import NOW, Address, Views, of_job
@@ -48,7 +51,8 @@ def played(story: Callable[[World], Awaitable[None]]) -> None:
         flexod = FlexodDouble()
         with serving(flexod) as address:
             feed = Feed(Client(lambda: client_of(address)), watched_s=0.02)
-            views = Views(Explanations(Client(lambda: client_of(address))))
+            client = Client(lambda: client_of(address))
+            views = Views(client, Harvest(client), IdleLedger())
             taking = asyncio.create_task(feed.run())
             await feed.after(0)
             try:
@@ -75,6 +79,17 @@ def test_an_open_page_hears_of_a_resize_and_not_of_a_snapshot_that_is_like_the_o
         world.flexod.jobs[0].granted = 6
         assert "event: changed" in await heard
         assert "4 train, 6 are granted" in await world.text()
+
+    played(story)
+
+
+def test_an_open_page_hears_a_sign_of_life_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "SIGN_OF_LIFE_S", 0.1)
+
+    async def story(world: World) -> None:
+        lines = await world.open()
+        assert (await anext(lines)).startswith(":")
+        assert (await anext(lines)).startswith(":")
 
     played(story)
 
