@@ -23,7 +23,7 @@ SACCT: Final = (
     " --format=JobID,JobIDRaw,Cluster,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,State,"
     "TimelimitRaw,ReqTRES,AllocTRES,NNodes,JobName > jobs.txt"
 )
-"""The command that dumps Slurm's accounting (docs/simulate.md)."""
+"""The command that dumps Slurm's accounting (docs/howto/what-if.md)."""
 YARN: Final = "flexo yarn history > jobs.txt"
 _LONGEST: Final = 64
 
