@@ -247,7 +247,8 @@ def test_grants_of_jobs_that_ended_are_forgotten(tmp_path: Path) -> None:
 def as_older_release(path: Path) -> None:
     """The event store as the release before this one left it."""
     raw = sqlite3.connect(path)
-    raw.execute("DROP TABLE issued_grant")
+    for table in ("issued_grant", "job_owner", "batch_time"):
+        raw.execute(f"DROP TABLE {table}")
     raw.execute("PRAGMA user_version = 8")
     raw.commit()
     raw.close()

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from flexo.controller import Controller
 from flexo.doctor.flexod import FlexodAnswer, check_answer
 from flexo.metrics.counters import Counters
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Targets
 from flexo.policies.greedy import Greedy
 from flexo.policies.placement import Placement
@@ -38,6 +39,9 @@ class FailingPolicy:
         if self.fails:
             raise ZeroDivisionError(f"job {next(self._numbers) if self.differs else 17}")
         return Targets()
+
+    def samples_of(self, job: TrainingJob, workers: int, nodes: int) -> int:
+        return 0
 
 
 class PolicyWorld(World):
