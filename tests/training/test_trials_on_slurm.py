@@ -44,7 +44,7 @@ def lab() -> Iterator[Lab]:
 def submit(lab: Lab, name: str, run: str, **how: Any) -> Job:
     folder = lab.scratch / name
     folder.mkdir()
-    return elastic_jobs.submit(lab, folder, SCRIPT.name, launch=f"{FLEXO} run {run}", **how)
+    return elastic_jobs.submit(lab, folder, SCRIPT.name, launch=f"{shlex.quote(str(FLEXO))} run {run}", **how)
 
 
 def shown(lab: Lab, job: Job) -> dict[str, Any]:
