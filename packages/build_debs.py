@@ -8,15 +8,14 @@ libslurm-dev. It needs neither network nor root.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import package_command
 import staged
 
 import flexo
@@ -103,23 +102,12 @@ def _said(command: list[str]) -> str:
 
 def main() -> int:
     """Entry point. Returns the exit code."""
-    parser = argparse.ArgumentParser(description="Builds flexo's Debian packages.")
-    parser.add_argument("--out", type=Path, default=OUT, help="where they are put; else %(default)s")
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)}; else all")
+    parser = package_command.parser("Builds flexo's Debian packages.", PACKAGES, OUT)
     options = parser.parse_args()
-    if unknown := set(options.packages) - set(PACKAGES):
-        parser.error(f"there is no package {sorted(unknown)[0]}; there are: {', '.join(PACKAGES)}")
     if shutil.which("dpkg-deb") is None:
         sys.stderr.write("packages: dpkg-deb is missing: Debian packages are built on Debian or Ubuntu\n")
         return 1
-    os.umask(0o022)
-    try:
-        for name in options.packages or PACKAGES:
-            print(PACKAGES[name](options.out.resolve()))
-    except staged.CannotBuild as error:
-        sys.stderr.write(f"packages: {error}\n")
-        return 1
-    return 0
+    return package_command.build(PACKAGES, options.packages, options.out)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,16 @@ slurm-devel. It needs neither network nor root.
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
+import package_command
 import staged
 
 import flexo
@@ -31,8 +32,15 @@ _AS_THEY_ARE = {
 }
 
 
-def daemon_package(out: Path, _: Path) -> Path:
-    """Build the package of daemon and command. Returns its path: flexo-VERSION-RELEASE.ARCHITECTURE.rpm."""
+class _Builder(Protocol):
+    def __call__(self, out: Path, libraries: Path) -> Path: ...
+
+
+def daemon_package(out: Path, libraries: Path) -> Path:
+    """Build the package of daemon and command. Returns its path: flexo-VERSION-RELEASE.ARCHITECTURE.rpm.
+
+    `libraries`: of no use here.
+    """
     with tempfile.TemporaryDirectory() as work:
         staged.daemon(staged.fresh(Path(work) / "stage"), zsh_folder="site-functions")
         major, minor = sys.version_info[:2]
@@ -51,7 +59,7 @@ def plugin_package(out: Path, libraries: Path) -> Path:
         return _packed("flexo-slurm-plugin", Path(work), out, words)
 
 
-PACKAGES: Mapping[str, Callable[[Path, Path], Path]] = {
+PACKAGES: Mapping[str, _Builder] = {
     "flexo": daemon_package,
     "flexo-slurm-plugin": plugin_package,
 }
@@ -78,26 +86,16 @@ def _packed(name: str, work: Path, out: Path, words: Mapping[str, str]) -> Path:
 
 def main() -> int:
     """Entry point. Returns the exit code."""
-    parser = argparse.ArgumentParser(description="Builds flexo's RPM packages.")
-    parser.add_argument("--out", type=Path, default=OUT, help="where they are put; else %(default)s")
+    parser = package_command.parser("Builds flexo's RPM packages.", PACKAGES, OUT)
     parser.add_argument(
         "--libraries", type=Path, default=LIBRARIES, help="where Slurm's plugins lie; else %(default)s"
     )
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)}; else all")
     options = parser.parse_args()
-    if unknown := set(options.packages) - set(PACKAGES):
-        parser.error(f"there is no package {sorted(unknown)[0]}; there are: {', '.join(PACKAGES)}")
     if shutil.which("rpmbuild") is None:
         sys.stderr.write("packages: rpmbuild is missing: install rpm-build (on Debian: rpm)\n")
         return 1
-    os.umask(0o022)
-    try:
-        for name in options.packages or PACKAGES:
-            print(PACKAGES[name](options.out.resolve(), options.libraries))
-    except staged.CannotBuild as error:
-        sys.stderr.write(f"packages: {error}\n")
-        return 1
-    return 0
+    builders = {name: partial(builder, libraries=options.libraries) for name, builder in PACKAGES.items()}
+    return package_command.build(builders, options.packages, options.out)
 
 
 if __name__ == "__main__":
