@@ -1,4 +1,4 @@
-"""Words for sentences for people: counts, durations, and the names in a text. Imports nothing of flexo."""
+"""Words for sentences for people: counts, durations, texts from outside. Imports nothing of flexo."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 """Units of time, and their lengths in seconds."""
+MAX_TEXT: Final = 500
+"""Characters of a text from outside that are shown."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -38,3 +40,9 @@ def in_units(seconds: float) -> tuple[float, str]:
 def names_in(text: str) -> frozenset[str]:
     """All words in `text` that could be the name of a node, without the full stop behind them."""
     return frozenset(word.rstrip(".-_") for word in _NAME.findall(text))
+
+
+def one_line(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` from outside, fit for a log: printable characters of one line, at most `limit` of them."""
+    clean = "".join(character if character.isprintable() else " " for character in text[:limit])
+    return clean.strip()

@@ -8,9 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flexo.events import Event
-
-_LONGEST = 500
-"""The most characters of an event's text. A text may repeat what a user wrote."""
+from flexo.words import one_line
 
 
 class Undelivered(Exception):
@@ -44,7 +42,7 @@ class Notice:
                 "kind": event.kind,
                 "job_id": event.job.job_id if event.job else None,
                 "restart_count": event.job.restart_count if event.job else None,
-                "text": _printable(event.text),
+                "text": one_line(event.text),
             }
             for event in self.events
         ]
@@ -54,9 +52,4 @@ class Notice:
 
 def _line(event: Event) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(event.at))
-    return f"{at}  {event.kind}  {f'job {event.job}: ' if event.job else ''}{_printable(event.text)}"
-
-
-def _printable(text: str) -> str:
-    """`text` on one line, without characters that could steer a reader's terminal."""
-    return "".join(each if each.isprintable() else " " for each in text[:_LONGEST])
+    return f"{at}  {event.kind}  {f'job {event.job}: ' if event.job else ''}{one_line(event.text)}"

@@ -51,10 +51,11 @@ from flexo.service.pending_commands import (
     Result,
 )
 from flexo.service.visibility import Visibility, privacy_of
-from flexo.service.wire import MAX_PATH, one_line
+from flexo.service.wire import MAX_PATH
 from flexo.service.workers import started_pool
 from flexo.sharing.hosts import gpus_of
 from flexo.sharing.pairs import Pair
+from flexo.words import one_line
 from flexo_protos.resources import rounded_up, to_message
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 

@@ -36,8 +36,8 @@ from flexo.service.budgets import (
 )
 from flexo.service.fair_queue import Evicted, FairQueue
 from flexo.service.logs import LimitedLog
-from flexo.service.wire import one_line
 from flexo.service.workers import started_pool
+from flexo.words import one_line
 from flexo_protos.connections import ConnectionGuard, hang_up_on
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 

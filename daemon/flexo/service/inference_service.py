@@ -21,7 +21,7 @@ from flexo.loaning.pushed import BadPush, Called, Fault, LendingStatus, PushedDe
 from flexo.service.authentication import account, caller
 from flexo.service.budgets import STANDARD, Budgets, RefusalLimits
 from flexo.service.logs import LimitedLog
-from flexo.service.wire import one_line
+from flexo.words import one_line
 from flexo_protos.v1 import inference_pb2 as pb
 from flexo_protos.v1 import inference_pb2_grpc
 

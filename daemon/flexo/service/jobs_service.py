@@ -40,6 +40,7 @@ from flexo.service.streams import (
     until_one_ends,
     within,
 )
+from flexo.words import one_line
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
@@ -238,7 +239,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             message = _parsed(raw)
             if message.WhichOneof("body") == "goodbye":
                 if self._logged.take(introduced.key):
-                    why = wire.one_line(message.goodbye.reason)
+                    why = one_line(message.goodbye.reason)
                     _log.info("leader says goodbye", job=str(introduced.key), why=why)
                 return
             with malformed_is_refused():

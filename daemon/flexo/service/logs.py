@@ -13,7 +13,7 @@ import structlog
 from flexo.config import LogSettings
 from flexo.service.budgets import TokenBucket
 from flexo.service.journald import JournalLogger, reads_stderr
-from flexo.service.wire import one_line
+from flexo.words import one_line
 
 
 class LimitedLog:

@@ -17,9 +17,9 @@ from flexo.service.wire import (
     from_one,
     host_in,
     matching,
-    one_line,
     port_in,
 )
+from flexo.words import one_line
 from flexo_protos.aggregation_token import KEY_BYTES
 from flexo_protos.v1 import aggregators_pb2 as pb
 

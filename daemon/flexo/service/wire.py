@@ -30,6 +30,7 @@ from flexo.service.pending_commands import (
     Progress,
     Result,
 )
+from flexo.words import one_line
 from flexo_protos.resources import BadAmount, Resources, of_message
 from flexo_protos.v1 import jobs_pb2
 
@@ -40,7 +41,6 @@ _MAX_PARTS = 1_000_000
 _MAX_DEVICES = 16
 MAX_CPUS = 65_536
 MAX_MEMORY_MIB = 1 << 30
-MAX_TEXT = 500
 MAX_POINTS = 1_000
 MAX_PATH = 4_096
 MAX_GRADIENTS = 1 << 44
@@ -398,12 +398,6 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
             speeds=[jobs_pb2.NodeSpeed(node=each.node, speed=each.speed) for each in orders.speeds],
         )
     )
-
-
-def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """`text` from outside, fit for a log: printable characters of one line, at most `limit` of them."""
-    clean = "".join(character if character.isprintable() else " " for character in text[:limit])
-    return clean.strip()
 
 
 def _satellite(

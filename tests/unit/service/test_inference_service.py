@@ -23,7 +23,7 @@ from flexo.loaning.pushed import MAX_CALLED_SERVERS, MAX_RECLAIM_REQUESTS, Calle
 from flexo.model.loans import Loan, LoanState
 from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
-from flexo.service.wire import MAX_TEXT
+from flexo.words import MAX_TEXT
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import inference_pb2 as pb
 from flexo_protos.v1 import inference_pb2_grpc

@@ -16,6 +16,7 @@ from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service import wire
 from flexo.service.pending_commands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
+from flexo.words import MAX_TEXT
 from flexo_protos.resources import Devices, Resources, to_message
 from flexo_protos.v1 import jobs_pb2 as pb
 
@@ -156,7 +157,7 @@ def test_a_failures_message_is_one_printable_line_of_bounded_length() -> None:
     )
     message = wire.grant_failure(JobKey(7), said).message
     assert message.startswith("a [2J b")
-    assert len(message) <= wire.MAX_TEXT
+    assert len(message) <= MAX_TEXT
     assert message.isprintable()
 
 
