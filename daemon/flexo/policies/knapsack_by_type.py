@@ -25,7 +25,10 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TypedItem:
-    """One size of a job. `gpus`: of `gpu_type`, at least 0. `value`: at least 0 to be worth it."""
+    """One size of a job: `gpus` GPUs (0 or more) of `gpu_type`.
+
+    An item whose `value` is below 0 is never chosen.
+    """
 
     gpu_type: str
     gpus: int
