@@ -38,14 +38,18 @@ USAGE_FACTOR = 0.25
 def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
     """Create a MariaDB, start it and wait until it listens. Raises LabFailed."""
     slurm, log = Account.named("slurm"), layout.logs / "mariadbd.log"
-    layout.database.mkdir()
-    os.chown(layout.database, slurm.uid, slurm.gid)
+    for directory in (layout.database, layout.database_scratch):
+        directory.mkdir()
+        os.chown(directory, slurm.uid, slurm.gid)
+    # Every mariadbd that starts removes the temporary tables that it finds: two in /tmp would lose theirs.
+    of_its_own = f"--tmpdir={layout.database_scratch}"
     with log.open("ab") as output:
         made = subprocess.run(
             [
                 program("mariadb-install-db"),
                 "--no-defaults",
                 f"--datadir={layout.database}",
+                of_its_own,
                 "--user=slurm",
                 "--auth-root-authentication-method=socket",
                 "--auth-root-socket-user=slurm",
@@ -58,12 +62,15 @@ def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
             timeout=120,
         )
     if made.returncode != 0:
-        raise LabFailed(f"mariadb-install-db made no database{tail(log)}")
+        # it follows its errors by so many hints that they are not among the last lines
+        errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
+        raise LabFailed("; ".join(["mariadb-install-db made no database", *errors]) + f"; see {log}")
     process = start(
         [
             program("mariadbd"),
             "--no-defaults",
             f"--datadir={layout.database}",
+            of_its_own,
             f"--socket={layout.database_socket}",
             f"--pid-file={layout.database}/mariadbd.pid",
             "--skip-networking",

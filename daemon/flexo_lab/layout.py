@@ -140,6 +140,11 @@ class Layout:
         return self.directory / "database"
 
     @property
+    def database_scratch(self) -> Path:
+        """MariaDB's temporary tables."""
+        return self.directory / "database-scratch"
+
+    @property
     def database_socket(self) -> Path:
         """The only socket on which MariaDB listens."""
         return self.database / "mariadb.socket"
