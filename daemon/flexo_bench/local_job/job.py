@@ -222,6 +222,6 @@ def job_of(
             yield job
         finally:
             for supervisor in job.supervisors.values():
-                with contextlib.suppress(ProcessLookupError):
+                if supervisor.poll() is None:  # the number of one that has ended may be another process's
                     os.killpg(supervisor.pid, signal.SIGKILL)
                 supervisor.wait()

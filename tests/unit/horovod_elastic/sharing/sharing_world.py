@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from horovod_elastic.sharing import status
 from horovod_elastic.sharing.status import Gpu, NoStatus
 
@@ -84,8 +86,8 @@ class Job:
         return len(self.lines("step"))
 
     def kill(self) -> None:
-        """Kill it with all that it started."""
-        with suppress(ProcessLookupError):
+        """Kill it with all that it started, if it still runs."""
+        if self.process.poll() is None:  # the number of one that has ended may be another process's
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -177,15 +179,23 @@ class World:
             assert time.monotonic() < end, f"in vain for {seconds} s in {self.folder}: {said}"
             time.sleep(0.05)
 
+    def _members(self) -> list[psutil.Process]:
+        """What uses the GPU. The status may be old, and its numbers other processes' by now."""
+        found = []
+        for gpu in status.read(self.folder).gpus if self.node_time() else ():
+            for member in filter(None, (gpu.guarantee, gpu.opportunistic, *gpu.waiting)):
+                with suppress(psutil.Error):
+                    process = psutil.Process(member.pid)
+                    found += [process] if str(self.folder) in " ".join(process.cmdline()) else []
+        return found
+
     def end(self) -> None:
         """Kill everything."""
-        found = status.read(self.folder).gpus if self.node_time() else ()
+        for process in self._members():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         for job in self.jobs:
             job.kill()
-        for gpu in found:
-            for member in filter(None, (gpu.guarantee, gpu.opportunistic, *gpu.waiting)):
-                with suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGKILL)
         if self.coordinator is not None and self.coordinator.poll() is None:
             self.kill_coordinator()
 
