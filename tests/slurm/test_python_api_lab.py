@@ -26,11 +26,11 @@ try:
 except flexo.Refusal as error:
     said["refused"] = str(error)
 job = flexo.submit("job.sbatch", elastic="1-4", gpus_per_task=1, job_name="from-python")
-said["grown"] = job.wait(workers=4, timeout_s=120).workers
+said["grown"] = job.wait(workers=4, timeout_s=240).workers
 said["why"] = str(job.why())
 said["answer"] = job.scale(1)
 job.cancel()
-outcome = job.wait(timeout_s=120)
+outcome = job.wait(timeout_s=240)
 said["end"] = [outcome.ended, outcome.state, outcome.exit_code]
 print(json.dumps(said))
 """
@@ -40,7 +40,7 @@ print(json.dumps(said))
 @pytest.mark.slow
 def test_a_program_submits_resizes_and_cancels_an_elastic_job(lab: Lab) -> None:
     (lab.scratch / "job.sbatch").write_text(JOB)
-    done = lab.run([sys.executable, "-W", "ignore", "-c", PROGRAM], timeout=280)
+    done = lab.run([sys.executable, "-W", "ignore", "-c", PROGRAM], timeout=560)
     said = json.loads(done.stdout)
     assert "asks for none" in said["refused"], "the plugin's own sentence"
     assert said["grown"] == 4
