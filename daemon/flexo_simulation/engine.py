@@ -80,6 +80,7 @@ def simulate(
         records,
         world.gpus,
         loans,
+        nodes=make_nodes(scenario.nodes),
         wall_s=time.perf_counter() - begun,
         events=world.events,
         oracle=policy.oracle or (world.told_truth and policy.uses_running_times),

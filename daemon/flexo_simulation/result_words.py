@@ -27,6 +27,11 @@ def percent(value: float) -> str:
     return "-" if math.isnan(value) else f"{100 * value:.1f}%"
 
 
+def ratio(value: float) -> str:
+    """A ratio as text, such as ``1.35``; a dash if there is nothing to count."""
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
 FIGURES: Final[tuple[Figure, ...]] = (
     ("completion time, mean", lambda result: time_of(result.avg_jct_s)),
     ("  median", lambda result: time_of(result.median_jct_s)),
@@ -39,6 +44,8 @@ FIGURES: Final[tuple[Figure, ...]] = (
     ("first submission to last end", lambda result: time_of(result.makespan_s)),
     ("GPUs in use", lambda result: percent(result.gpu_utilization)),
     ("SJS efficiency", lambda result: percent(result.sjs_efficiency)),
+    ("finish-time fairness, worst", lambda result: ratio(result.worst_fairness)),
+    ("  jobs above 1", lambda result: percent(result.unfair_share)),
     ("jobs finished", lambda result: f"{result.finished:,} of {result.jobs:,}"),
     ("jobs refused", lambda result: percent(result.drop_ratio)),
     ("resizes", lambda result: f"{result.resizes:,}"),

@@ -11,16 +11,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from flexo.model.nodes import Node
 from flexo.model.training import NodeShare
 from flexo_protos.resources import Amount
 from flexo_simulation.course import span_of
+from flexo_simulation.fairness import alone_s, finish_time_fairness
 from flexo_simulation.loan_story import LoanFigures, LoanStory, loan_figures
 from flexo_simulation.records import End, JobRecord
-from flexo_simulation.training import Training
 from flexo_simulation.workload import TraceJob
-
-_LONGEST_LIFE = 1_000_000
-"""Changes of speed after which a job alone on one worker is assumed to have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,11 @@ class Result:
 
     Both sums are in GPU seconds, of the jobs that finished. A job that one worker cannot train counts with
     the least number that can."""
+    worst_fairness: float
+    """The largest finish-time fairness of a job that finished: its completion time, over that alone on its
+    share of the GPUs (Themis; see `fairness`)."""
+    unfair_share: float
+    """The share of finished jobs whose finish-time fairness is above 1."""
     drop_ratio: float
     """The share of all jobs that the policy refused."""
     wall_s: float
@@ -107,11 +110,12 @@ def summarize(
     gpus: Amount,
     loans: LoanStory | None = None,
     *,
+    nodes: Sequence[Node] = (),
     wall_s: float = 0.0,
     events: int = 0,
     oracle: bool = False,
 ) -> Result:
-    """The figures of a simulation on a cluster of `gpus` GPUs."""
+    """The figures of a simulation on a cluster of `gpus` GPUs. Without its `nodes`, fairness is nan."""
     finished = [record for record in records if record.end is End.FINISHED]
     jct = np.array([record.jct_s for record in finished], dtype=float)
     queue = np.array([record.queue_s for record in records if record.queue_s is not None], dtype=float)
@@ -121,6 +125,7 @@ def summarize(
     if loans and on_loan:
         had_gpu_s += on_loan.server_hours * 3600 * loans.gpus_each
     held_gpu_s = sum(record.gpu_s for record in records)
+    fairness = finish_time_fairness(records, nodes)
     dropped = sum(1 for record in records if record.end is End.DROPPED)
     return Result(
         jobs=len(records),
@@ -137,6 +142,8 @@ def summarize(
         resizes=sum(record.resizes for record in records),
         preemptions=sum(record.preemptions for record in records),
         sjs_efficiency=_sjs_efficiency(finished),
+        worst_fairness=fairness.worst,
+        unfair_share=fairness.unfair_share,
         drop_ratio=dropped / len(records) if records else math.nan,
         wall_s=wall_s,
         events=events,
@@ -183,20 +190,7 @@ def _sjs_efficiency(finished: Sequence[JobRecord]) -> float:
 def _least_gpu_s(job: TraceJob) -> float:
     """GPU seconds that the job takes alone, undisturbed, with as few workers as can train it."""
     for workers in range(1, job.workers.max + 1):
-        seconds = alone_s(job.training, workers)
+        seconds = alone_s(job.training, (NodeShare("alone", workers),))
         if math.isfinite(seconds):
             return seconds * workers * job.shape.gpus
     return math.nan
-
-
-def alone_s(training: Training, workers: int) -> float:
-    """Seconds that a job trains with `workers` on one node from beginning to end; infinite: it cannot."""
-    run, shares, total = training.begin(), (NodeShare("alone", workers),), 0.0
-    for _ in range(_LONGEST_LIFE):
-        if run.finished:
-            return total
-        left = run.time_left_s(shares, 0)
-        if not math.isfinite(left):
-            return math.inf
-        total += run.advance(left, shares, 0)
-    return math.inf

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from flexo.model.ranges import Range
+from flexo.model.training import NodeShare
+from flexo_simulation.fairness import alone_s
 from flexo_simulation.formats.errors import BadValue, NotSimulated
 from flexo_simulation.formats.jobs import linear_job
 from flexo_simulation.formats.reading import NO_GPUS, ReadOptions, Sieve, opened
 from flexo_simulation.formats.rows import Row, rows_of_csv
-from flexo_simulation.results import alone_s
 from flexo_simulation.workload import TraceJob, Workload
 
 COLUMNS: Final = ("job_id", "submit_time_s", "gpus", "duration_s")
@@ -99,7 +100,7 @@ def _batches(row: Row) -> Range | None:
 
 def _cells(job: TraceJob) -> tuple[object, ...]:
     gpus = job.shape.gpus
-    duration_s = alone_s(job.training, job.requested_workers)
+    duration_s = alone_s(job.training, (NodeShare("alone", job.requested_workers),))
     batch = (job.batch.min, job.batch.max) if job.batch else ("", "")
     return (
         job.name or job.job_id,

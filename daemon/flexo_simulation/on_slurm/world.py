@@ -98,6 +98,7 @@ def simulate_on_slurm(
     result = summarize(
         records,
         world.gpus,
+        nodes=make_nodes(scenario.nodes),
         wall_s=time.perf_counter() - begun,
         events=world.events,
         oracle=policy.oracle,

@@ -34,6 +34,8 @@ KEYS = {
     "resizes",
     "preemptions",
     "sjs_efficiency",
+    "worst_fairness",
+    "unfair_share",
     "drop_ratio",
     "wall_s",
     "events",

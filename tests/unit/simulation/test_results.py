@@ -13,7 +13,7 @@ from flexo.scalability.table import TableSpeed
 from flexo_simulation.costs import Costs
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.records import End, JobRecord
-from flexo_simulation.results import alone_s, summarize
+from flexo_simulation.results import summarize
 
 
 def finished(number: int, at: float, start: float, end: float, gpu_s: float = 1.0) -> JobRecord:
@@ -62,10 +62,6 @@ def test_a_job_that_one_worker_cannot_train_is_compared_with_the_fewest_that_can
 def test_gpus_held_while_a_start_is_paid_for_are_not_efficient():
     result = on_one_node([trace_job(1, 100.0, 2)], costs=Costs(start_s=25.0)).result
     assert result.sjs_efficiency == pytest.approx(0.8)
-
-
-def test_alone_a_training_takes_what_its_runs_take():
-    assert alone_s(LinearTraining(120.0), 3) == pytest.approx(40.0)
 
 
 def test_resizes_and_preemptions_of_all_jobs_are_added_up():

@@ -157,7 +157,7 @@ def test_a_job_that_leaks_is_held_at_its_limit(shared: World) -> None:
 
 
 def test_a_job_that_reaches_no_hook_is_stopped(shared: World) -> None:
-    """It is stopped for what it works beside the other's mini-batches, so these take half of the time here."""
+    """It is stopped for what it works beside the other's mini-batches: these take half of the time here."""
     guarantee = shared.start("guarantee", idle_s=0.05, width=1024)
     shared.wait(lambda: guarantee.steps > 3)
     loop = "import torch, time\na = torch.ones(64, 64)\nwhile True: a @ a"
