@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from flexo.model.nodes import Node
 from flexo.model.training import NodeShare
+from flexo_simulation.alone import alone_on_s
 from flexo_simulation.records import JobRecord
-from flexo_simulation.training import Training
 from flexo_simulation.workload import TraceJob
-
-_LONGEST_LIFE = 1_000_000
-"""Changes of speed after which a job alone is assumed to have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,8 @@ def _jobs_beside(records: Sequence[JobRecord], of: Sequence[JobRecord]) -> NDArr
     begins = np.array([record.job.submitted_at for record in of])
     ends = np.array([record.ended_at for record in of], dtype=float)
     spent = np.interp(ends, at, job_seconds) - np.interp(begins, at, job_seconds)
-    return np.maximum(1.0, spent / np.maximum(1e-9, ends - begins))
+    beside: NDArray[np.float64] = np.maximum(1.0, spent / np.maximum(1e-9, ends - begins))
+    return beside
 
 
 class _Alone:
@@ -107,7 +105,7 @@ class _Alone:
         key = (id(job.training), gpu_type, workers)
         if key not in self._known:
             shares = tuple(_spread(self._by_type[gpu_type], workers, int(job.shape.gpus)))
-            self._known[key] = alone_s(job.training, shares) if shares else math.inf
+            self._known[key] = alone_on_s(job.training, shares) if shares else math.inf
         return self._known[key]
 
 
@@ -118,16 +116,3 @@ def _spread(nodes: Sequence[Node], workers: int, each: int) -> Iterator[NodeShar
         if here:
             yield NodeShare(node.name, here)
         workers -= here
-
-
-def alone_s(training: Training, shares: Sequence[NodeShare]) -> float:
-    """Seconds that a job trains with `shares` from beginning to end; infinite: it cannot."""
-    run, total = training.begin(), 0.0
-    for _ in range(_LONGEST_LIFE):
-        if run.finished:
-            return total
-        left = run.time_left_s(shares, 0)
-        if not math.isfinite(left):
-            return math.inf
-        total += run.advance(left, shares, 0)
-    return math.inf

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from flexo.model.nodes import Node
-from flexo.model.training import NodeShare
 from flexo_protos.resources import Amount
+from flexo_simulation.alone import alone_s
 from flexo_simulation.course import span_of
-from flexo_simulation.fairness import alone_s, finish_time_fairness
+from flexo_simulation.fairness import finish_time_fairness
 from flexo_simulation.loan_story import LoanFigures, LoanStory, loan_figures
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.workload import TraceJob
@@ -190,7 +190,7 @@ def _sjs_efficiency(finished: Sequence[JobRecord]) -> float:
 def _least_gpu_s(job: TraceJob) -> float:
     """GPU seconds that the job takes alone, undisturbed, with as few workers as can train it."""
     for workers in range(1, job.workers.max + 1):
-        seconds = alone_s(job.training, (NodeShare("alone", workers),))
+        seconds = alone_s(job.training, workers)
         if math.isfinite(seconds):
             return seconds * workers * job.shape.gpus
     return math.nan

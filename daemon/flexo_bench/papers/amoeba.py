@@ -11,12 +11,13 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies.elastic_tiresias import ElasticTiresias
 from flexo.policies.tiresias import Tiresias
 from flexo_bench.papers.figures import Comparison, Figure, Row, Run, Table
+from flexo_simulation.alone import alone_s
 from flexo_simulation.comparison import Trial
 from flexo_simulation.costs import MEASURED
 from flexo_simulation.elasticity import Elasticity, Of, made_elastic
 from flexo_simulation.formats import philly
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.results import SimulatedRun, alone_s
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.speeds import with_tables
 from flexo_simulation.table_training import load_tables

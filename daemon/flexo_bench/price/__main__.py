@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.price import cases, report
+from flexo_bench.price import cases, picture, report
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed, replay
 from flexo_bench.price.report import Found, SiaSet
@@ -26,6 +26,7 @@ from flexo_simulation.formats.errors import BadTrace
 ROOT = Path(__file__).resolve().parents[3]
 BENCH = ROOT / "build" / "bench"
 RESULTS = BENCH / "price.json"
+PICTURE = BENCH / "price.png"
 RUNS = BENCH / "price-runs.jsonl"
 TRACES = ROOT.parent / "shared" / "traces"
 QUICK_PRICES = ("0.03", "30")
@@ -68,7 +69,9 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
     found = _told(runs, options, folders)
     _write(found, means, replays, code)
     report.show(found, means, replays, Console(width=max(120, Console().width)))
-    print(f"written: {RESULTS}")
+    if found:
+        picture.draw(found, means, PICTURE)
+    print(f"written: {RESULTS}, and {PICTURE.name} beside it")
 
 
 def _wanted(options: argparse.Namespace, folders: Folders) -> Iterator[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flexo_bench.papers import pollux
-from flexo_bench.price.cases import POLLUX, Case
+from flexo_bench.price.cases import OWN, POLLUX, Case
 from flexo_bench.price.replay import Replayed
 from flexo_bench.price.runs import Outcome
 
@@ -47,6 +47,7 @@ Replays = Mapping[SiaSet, Replayed]
 
 def as_json(found: Found, sia_means: SiaMeans, replays: Replays, code: str) -> dict[str, Any]:
     """All figures of `found`. `pollux` is about goodput; `runs` has every simulation by itself."""
+    sets = {SiaSet.of(case) for case in found}
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": code,
@@ -55,6 +56,7 @@ def as_json(found: Found, sia_means: SiaMeans, replays: Replays, code: str) -> d
             "undeclared": _ratios(found, declared=False),
         },
         "sia": _sia(found, sia_means),
+        "sia_itself": {str(each): _hours(mean_s) for each, mean_s in sia_means.items() if each in sets},
         "replay": {
             str(each): {
                 "sia_h": _hours(done.sia_s),
@@ -81,20 +83,31 @@ def _ratios(found: Found, *, declared: bool) -> dict[str, float]:
 def _sia(found: Found, means: SiaMeans) -> dict[str, Any]:
     """By cluster, trace, price and policy: mean completion time, and on how many workloads it is below
     Sia's."""
-    groups: dict[tuple[str, str, str, str], dict[SiaSet, float]] = defaultdict(dict)
+    groups: dict[tuple[str, str, str, str], dict[SiaSet, Outcome]] = defaultdict(dict)
     for case, outcome in found.items():
         if case.trace != POLLUX:
-            group = groups[case.cluster, case.trace, case.price, case.label]
-            group[SiaSet.of(case)] = outcome.jct_s
+            groups[case.cluster, case.trace, case.price, case.label][SiaSet.of(case)] = outcome
     told: dict[str, Any] = {}
-    for (cluster, trace, price, policy), jct_s in groups.items():
+    for (cluster, trace, price, policy), outcomes in groups.items():
         place = told.setdefault(cluster, {}).setdefault(trace, {}).setdefault(price, {})
-        place[policy] = {
-            "jct_h": _hours(_mean(jct_s.values())),
-            "seeds_below_sia": _below(jct_s, means),
-            "seeds": len(jct_s),
+        place[policy] = _figures(outcomes.values()) | {
+            "seeds_below_sia": _below({each: out.jct_s for each, out in outcomes.items()}, means),
+            "seeds": len(outcomes),
         }
     return told
+
+
+def _figures(outcomes: Collection[Outcome]) -> dict[str, float]:
+    """Means over workloads."""
+    return {
+        "jct_h": _hours(_mean(each.jct_s for each in outcomes)),
+        "p99_h": _hours(_mean(each.p99_jct_s for each in outcomes)),
+        "makespan_h": _hours(_mean(each.makespan_s for each in outcomes)),
+        "worst_fairness": _mean(each.worst_fairness for each in outcomes),
+        "unfair_share": _mean(each.unfair_share for each in outcomes),
+        "gpu_h": _mean(each.gpu_h for each in outcomes),
+        "changes": _mean(float(each.changes) for each in outcomes),
+    }
 
 
 def _below(jct_s: Mapping[SiaSet, float], means: SiaMeans) -> int | None:
@@ -116,6 +129,9 @@ def show(found: Found, sia_means: SiaMeans, replays: Replays, console: Console) 
         cases = {case: out for case, out in found.items() if (case.cluster, case.trace) == (cluster, trace)}
         console.print(f"{trace}, {cluster} GPUs: mean completion time in hours", highlight=False)
         console.print(_grid(cases))
+        for price in sorted({case.price for case in cases}, key=_order):
+            console.print(f"at {_price(price)}: means over workloads", highlight=False)
+            console.print(_all_figures({case: out for case, out in cases.items() if case.price == price}))
         sets = {SiaSet.of(case) for case in cases}
         if sets <= sia_means.keys():
             console.print(f"  Sia at its own price: {_hours(_mean(sia_means[each] for each in sets)):.3f} h")
@@ -126,7 +142,7 @@ def _grid(cases: Found) -> Table:
     grid = Table(box=box.SIMPLE)
     grid.add_column("policy")
     for price in prices:
-        grid.add_column(price if price == "own" else f"{price} s", justify="right")
+        grid.add_column(_price(price), justify="right")
     workloads = len({SiaSet.of(case) for case in cases})
     for policy in dict.fromkeys(case.label for case in cases):
         cells = [
@@ -135,6 +151,23 @@ def _grid(cases: Found) -> Table:
         ]
         grid.add_row(policy, *(_cell(each, workloads) for each in cells))
     return grid
+
+
+def _all_figures(cases: Found) -> Table:
+    grid = Table("policy", box=box.SIMPLE)
+    for title in ("mean, h", "p99, h", "makespan, h", "worst fairness", "unfair", "GPU hours", "changes"):
+        grid.add_column(title, justify="right")
+    for policy in dict.fromkeys(case.label for case in cases):
+        told = _figures([out for case, out in cases.items() if case.label == policy])
+        hours = (f"{told[key]:.3f}" for key in ("jct_h", "p99_h", "makespan_h"))
+        unfair = f"{told['unfair_share']:.0%}"
+        rest = f"{told['worst_fairness']:.2f}", unfair, f"{told['gpu_h']:.0f}", f"{told['changes']:.0f}"
+        grid.add_row(policy, *hours, *rest)
+    return grid
+
+
+def _price(price: str) -> str:
+    return "Sia's own price" if price == OWN else f"{price} s"
 
 
 def _cell(jct_s: Sequence[float], workloads: int) -> str:
@@ -146,7 +179,7 @@ def _cell(jct_s: Sequence[float], workloads: int) -> str:
 
 
 def _order(price: str) -> float:
-    return float(price) if price != "own" else math.inf
+    return float(price) if price != OWN else math.inf
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -30,6 +30,10 @@ class Outcome:
     """Mean completion time of the jobs that finished."""
     p99_jct_s: float
     makespan_s: float
+    worst_fairness: float
+    """The largest finish-time fairness of a job (Themis)."""
+    unfair_share: float
+    """The share of jobs whose finish-time fairness is above 1."""
     gpu_h: float
     """GPU hours that jobs held, paying for changes included."""
     changes: int
@@ -47,6 +51,8 @@ class Outcome:
             jct_s=result.avg_jct_s,
             p99_jct_s=result.p99_jct_s,
             makespan_s=result.makespan_s,
+            worst_fairness=result.worst_fairness,
+            unfair_share=result.unfair_share,
             gpu_h=sum(record.gpu_s for record in run.records) / 3600.0,
             changes=result.resizes + result.preemptions,
             wall_s=result.wall_s,

@@ -15,9 +15,9 @@ from typing import Final
 
 from flexo.aggregation.demand import AggregationTask, Capacity, JobDemand, piece_sizes
 from flexo.aggregation.pool import SECOND
+from flexo_simulation.alone import alone_s
 from flexo_simulation.formats import philly
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.results import alone_s
 from flexo_simulation.workload import Workload
 
 AGGREGATOR: Final = Capacity(network=12_500_000_000, memory=256 * 10**9)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from flexo.model.ranges import Range
-from flexo.model.training import NodeShare
-from flexo_simulation.fairness import alone_s
+from flexo_simulation.alone import alone_s
 from flexo_simulation.formats.errors import BadValue, NotSimulated
 from flexo_simulation.formats.jobs import linear_job
 from flexo_simulation.formats.reading import NO_GPUS, ReadOptions, Sieve, opened
@@ -100,7 +99,7 @@ def _batches(row: Row) -> Range | None:
 
 def _cells(job: TraceJob) -> tuple[object, ...]:
     gpus = job.shape.gpus
-    duration_s = alone_s(job.training, (NodeShare("alone", job.requested_workers),))
+    duration_s = alone_s(job.training, job.requested_workers)
     batch = (job.batch.min, job.batch.max) if job.batch else ("", "")
     return (
         job.name or job.job_id,

@@ -15,7 +15,7 @@ from small_sia import write_artifact
 from flexo.policies import registry
 from flexo_bench.papers.pollux import PUBLISHED
 from flexo_bench.price import __main__ as bench
-from flexo_bench.price import cases
+from flexo_bench.price import cases, picture
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed
 from flexo_bench.price.report import SiaSet, as_json, show
@@ -29,7 +29,7 @@ POLLUX_1_S = PUBLISHED["Pollux"][0]
 
 
 def outcome(jct_s: float = 3600.0) -> Outcome:
-    return Outcome(160, 160, jct_s, 2 * jct_s, 3 * jct_s, 10.0, 5, 0.1)
+    return Outcome(160, 160, jct_s, 2 * jct_s, 3 * jct_s, 1.5, 0.1, 10.0, 5, 0.1)
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench, "TRACES", tmp_path / "traces")
     monkeypatch.setattr(bench, "BENCH", tmp_path / "bench")
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "bench" / "price.json")
+    monkeypatch.setattr(bench, "PICTURE", tmp_path / "bench" / "price.png")
     monkeypatch.setattr(bench, "RUNS", tmp_path / "bench" / "price-runs.jsonl")
 
     def call(*words: object) -> Any:
@@ -112,7 +113,9 @@ def test_workloads_on_which_sia_takes_longer_are_counted():
     known = {Case("mixed", "saturn", number, "own", "goodput"): outcome(3600.0) for number in (6, 7)}
     means = {SiaSet("mixed", "saturn", 6): 3601.0, SiaSet("mixed", "saturn", 7): 3600.0}
     place = as_json(known, means, {}, "a")["sia"]["mixed"]["saturn"]["own"]["goodput"]
-    assert place == {"jct_h": 1.0, "seeds_below_sia": 1, "seeds": 2}
+    assert (place["jct_h"], place["seeds_below_sia"], place["seeds"]) == (1.0, 1, 2)
+    figures = ("p99_h", "makespan_h", "worst_fairness", "unfair_share", "gpu_h", "changes")
+    assert [place[name] for name in figures] == pytest.approx([2.0, 3.0, 1.5, 0.1, 10.0, 5.0])
 
 
 def test_without_a_log_of_sia_for_each_workload_nothing_is_counted():
@@ -163,6 +166,20 @@ def test_a_second_call_simulates_only_what_the_first_did_not(called, folders: Fo
     assert both["30"] == first["30"]
     assert both["own"]["fifo"]["jct_h"] == pytest.approx(first["30"]["fifo"]["jct_h"] + 90.0 / 3600.0)
     assert "1 of 1: philly 1, equal, price own: fifo" in capsys.readouterr().out
+
+
+def test_the_picture_has_a_panel_for_each_trace(tmp_path: Path):
+    known = {
+        Case(cluster, trace, 1, price, policy): outcome()
+        for cluster, trace in (("equal", "pollux"), ("mixed", "saturn"))
+        for price in cases.PRICES
+        for policy in ("goodput", "lyra", "fifo")
+    }
+    picture.draw({CASE: outcome()}, {}, tmp_path / "one.png")
+    picture.draw(known, {SiaSet("mixed", "saturn", 1): 3600.0}, tmp_path / "two.png")
+    one, two = ((tmp_path / name).read_bytes() for name in ("one.png", "two.png"))
+    assert one.startswith(b"\x89PNG")
+    assert int.from_bytes(two[16:20]) > 1.5 * int.from_bytes(one[16:20]), "it is wider"
 
 
 def test_a_call_for_other_traces_keeps_the_replays_of_earlier_calls(called, folders: Folders):

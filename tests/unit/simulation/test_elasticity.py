@@ -11,11 +11,11 @@ from says import says
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources
+from flexo_simulation.alone import alone_s
 from flexo_simulation.elasticity import Elasticity, Of, drawn, made_elastic
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.gpu_types import for_cluster
 from flexo_simulation.linear_training import LinearTraining
-from flexo_simulation.results import alone_s
 from flexo_simulation.speeds import loaded, with_tables
 from flexo_simulation.workload import Workload
 

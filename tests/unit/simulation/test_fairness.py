@@ -8,9 +8,9 @@ import pytest
 from little_simulations import on_one_node, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model.training import NodeShare
 from flexo_protos.resources import Resources
-from flexo_simulation.fairness import alone_s, finish_time_fairness
+from flexo_simulation.alone import alone_s
+from flexo_simulation.fairness import finish_time_fairness
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.workload import TraceJob
@@ -92,9 +92,9 @@ def test_a_simulation_reports_it():
 
 
 def test_alone_a_training_takes_what_its_runs_take():
-    assert alone_s(LinearTraining(120.0), (NodeShare("alone", 3),)) == pytest.approx(40.0)
+    assert alone_s(LinearTraining(120.0), 3) == pytest.approx(40.0)
 
 
 def test_a_training_that_cannot_run_takes_for_ever():
     training = SlowOnS(math.inf)
-    assert math.isinf(alone_s(training, (NodeShare("alone", 1),)))
+    assert math.isinf(alone_s(training, 1))
