@@ -33,7 +33,9 @@ class Fairness:
 
 
 def finish_time_fairness(records: Sequence[JobRecord], nodes: Sequence[Node]) -> Fairness:
-    """The fairness of the jobs that finished. A job that its share of the GPUs is too small for takes turns.
+    """The fairness of the jobs that finished, and had something to do.
+
+    A job that its share of the GPUs is too small for takes turns.
 
     On a cluster of several GPU types, a job's time alone is the mean over the types that it may use, weighted
     by their GPUs.
@@ -46,13 +48,12 @@ def finish_time_fairness(records: Sequence[JobRecord], nodes: Sequence[Node]) ->
     for node in nodes:
         by_type[node.gpu_type].append(node)
     alone = _Alone(by_type)
-    ratios = np.array(
-        [
-            (record.jct_s or 0.0) / alone.seconds(record.job, float(gpus) / others)
-            for record, others in zip(finished, _jobs_beside(records, finished), strict=True)
-            if record.job.shape.gpus
-        ]
-    )
+    times = [
+        (record.jct_s or 0.0, alone.seconds(record.job, float(gpus) / others))
+        for record, others in zip(finished, _jobs_beside(records, finished), strict=True)
+        if record.job.shape.gpus
+    ]
+    ratios = np.array([took_s / alone_s for took_s, alone_s in times if alone_s])
     if not ratios.size:
         return Fairness(math.nan, math.nan)
     return Fairness(float(ratios.max()), float((ratios > 1).mean()))

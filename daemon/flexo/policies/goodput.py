@@ -4,13 +4,17 @@ Goodput is that of Pollux (Qiao et al., OSDI 2021, section 3): work per second, 
 job has found that out. In each round a multiple-choice knapsack gives every job one of the sizes that it
 could have. A size is worth
 
-    weight * speedup / T^alpha * (1 - change_cost_s / H)   (the last factor only where the size is another)
+    weight * (speedup * (1 - cost_s / H))^beta / T^alpha   (the cost only where the size is another)
 
 The speedup is relative to the job's smallest size. T is the time that the job would still take with its
-smallest size. H is how long a size is likely to last. A job that is nearly done counts for more, as in SRPT,
-but the exponent is below one: jobs scale worse than linearly, and two half-sized jobs get more out of the
-GPUs than one after the other (Berg et al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). If
-the rest of a job's work is unknown, it is taken to be as much as the work so far.
+smallest size. A job that is nearly done counts for more, as in SRPT, but the exponent is below one. Jobs
+scale worse than linearly, and two half-sized jobs get more out of the GPUs than one after the other (Berg et
+al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). With beta below one, a job's first GPUs
+count for more than its later ones, so that fewer jobs are preempted (as with Sia's power p). If the rest of a
+job's work is unknown, it is taken to be as much as the work so far.
+
+H is how long a size is likely to last. Jobs that have had theirs for long are likely to keep the next one for
+long. A change to more workers than a job ever had counts twice: it may have to be undone.
 
 Where nodes have several GPU types and jobs know their speed on each, a size is one of a type, and the speedup
 is relative to the smallest size on the slowest type (as in Sia, Jayaram Subramanya et al., SOSP 2023).
@@ -48,15 +52,24 @@ class Goodput(Policy):
     name: ClassVar[str] = "goodput"
     weighs_users: ClassVar[bool] = True
 
-    alpha: float = 0.4
+    alpha: float = 0.6
     """The exponent of the remaining time: 0: it does not count; 1: as in shortest-remaining-time-first."""
-    lasts_s: float = 200.0
-    """H: the seconds that a size is likely to last."""
+    guessed_alpha: float = 0.4
+    """The same for a job whose remaining time is a guess."""
+    beta: float = 0.6
+    """The exponent of the speedup: 1: a job's last GPU counts like its first; 0: all sizes count alike."""
+    lasts_s: float = 100.0
+    """H: the least seconds that a size is likely to last."""
     stay_costs: float = 2.0
     """A size is likely to last at least this many times as long as the change to it costs."""
-    first_workers: int = 4
+    stay_share: float = 0.2
+    """A size is likely to last for at least this part of the time for which the job has had its present
+    one."""
+    untried_costs: float = 2.0
+    """How many times the cost of a change to more workers than a job ever had counts."""
+    first_workers: int = 2
     """The most workers with which a job starts that has not run before."""
-    growth: int = 4
+    growth: int = 8
     """The most workers of a job are this number times the most workers that it has run with."""
     patience_s: float = 1800.0
     """The wait that doubles the worth of a pending job; twice this wait triples it, and so on."""
@@ -164,7 +177,7 @@ class _Round:
         slowest = self._slowest(job, types)
         weight = self._weight(job, slowest)
         worth = [
-            _Size(workers, nodes, weight * self._worth(job, workers, nodes, gpu_type) / slowest, gpu_type)
+            _Size(workers, nodes, weight * self._speedup(job, workers, nodes, gpu_type, slowest), gpu_type)
             for gpu_type in types
             for workers, nodes in self._settings_of(job, self._sizes(job, gpu_type), gpu_type)
         ]
@@ -224,16 +237,26 @@ class _Round:
         each = max(1, self._largest[gpu_type] // job.shape.gpus)
         return -(-workers // each)
 
-    def _worth(self, job: TrainingJob, workers: int, nodes: int, gpu_type: str) -> float:
-        """Work per second with this size, less the loss by a change to it."""
+    def _speedup(self, job: TrainingJob, workers: int, nodes: int, gpu_type: str, slowest: float) -> float:
+        """The worth of a size to the job alone: its speedup, less the loss by a change to it."""
         pace = rate(job, workers, nodes, gpu_type)
-        same = workers == job.allocated and nodes == len(job.shares) and gpu_type == self._type_here(job)
-        if not job.shares or same:
-            return pace
+        here = workers == job.allocated and nodes == len(job.shares) and gpu_type == self._type_here(job)
+        kept = 1.0 if here or not job.shares else 1.0 - self._lost(job, workers, pace)
+        return math.pow(kept * pace / slowest, self._settings.beta)
+
+    def _lost(self, job: TrainingJob, workers: int, pace: float) -> float:
+        """The part of the time with a new size that the change to it takes away."""
+        settings = self._settings
+        cost_s = job.change_cost_s
         left_s = self._left(job) / pace if pace > 0 else math.inf
-        stays_s = max(self._settings.lasts_s, self._settings.stay_costs * job.change_cost_s)
-        lasts_s = max(_SHORTEST_S, min(stays_s, left_s))
-        return pace * (1.0 - min(_MOST_LOST, job.change_cost_s / lasts_s))
+        stays_s = max(
+            settings.lasts_s,
+            settings.stay_costs * cost_s,
+            settings.stay_share * (self._now - job.last_change_at),
+        )
+        if workers > max(job.most_workers, settings.first_workers):
+            cost_s *= settings.untried_costs
+        return min(_MOST_LOST, cost_s / max(_SHORTEST_S, min(stays_s, left_s)))
 
     def _left(self, job: TrainingJob) -> float:
         """Work that is left; if that is not known, as much as the job has done."""
@@ -246,7 +269,8 @@ class _Round:
         settings = self._settings
         left_s = max(_SHORTEST_S, self._left(job) / slowest)
         waited_s = 0.0 if job.shares else self._now - job.waiting_since
-        return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -settings.alpha)
+        alpha = settings.guessed_alpha if job.remaining_work is None else settings.alpha
+        return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -alpha)
 
     def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, _Size]]) -> Iterator[Target]:
         """Place the jobs that change, the largest first, around the jobs that stay and all bases."""

@@ -261,3 +261,43 @@ def test_a_job_whose_changes_cost_much_still_grows():
     """A size is likely to last longer, the more a change to it costs: else such a job kept its first size."""
     dear = job(1, "1-8", speed=Power(0.9), most_workers=8, shares=(NodeShare("n1", 1),), change_cost_s=250.0)
     assert sizes(Goodput(), seen(nodes(8), replace(dear, remaining_work=1e6))) == {1: 8}
+
+
+def test_a_job_that_has_long_had_its_size_is_changed_for_less():
+    """To grow pays by a third: worth it if the new size lasts for 400 s, and not if it lasts for 200."""
+    here = {"shares": (NodeShare("n1", 2),), "change_cost_s": 100.0, "most_workers": 4, "workers": "2-4"}
+    running = job(1, work=1e6, speed=Power(0.6), **here)
+    lately, long_ago = (replace(running, last_change_at=NOW - had_s) for had_s in (60.0, 2000.0))
+    assert sizes(Goodput(), seen(nodes(4), lately)) == {1: 2}
+    assert sizes(Goodput(), seen(nodes(4), long_ago)) == {1: 4}
+
+
+def test_a_size_that_a_job_never_had_has_to_pay_for_the_way_back():
+    running = job(
+        1,
+        "2-4",
+        work=1e6,
+        speed=Power(0.9),
+        shares=(NodeShare("n1", 2),),
+        most_workers=2,
+        last_change_at=NOW - 60.0,
+        change_cost_s=40.0,
+    )
+    assert sizes(Goodput(), seen(nodes(4), running)) == {1: 2}
+    assert sizes(Goodput(), seen(nodes(4), replace(running, most_workers=4))) == {1: 4}
+
+
+def test_the_first_gpu_of_a_job_counts_for_more_than_the_last_of_another():
+    """Both scale almost linearly: with beta 1, all would go to the one that is nearly done."""
+    long, short = (job(n, work=w, speed=Power(0.95), most_workers=4) for n, w in ((1, 1_000.0), (2, 500.0)))
+    assert sizes(Goodput(), seen(nodes(4), long, short))[1] >= 1
+    assert sizes(Goodput(beta=1.0), seen(nodes(4), long, short))[1] == 0
+
+
+def test_a_guess_of_what_is_left_counts_for_less_than_a_report():
+    """Two jobs that differ tenfold in what they have had and in what they report, which is the same."""
+    had = {"shares": (NodeShare("n1", 1),), "speed": Power(1.0), "most_workers": 16, "workers": "1-16"}
+    told = [job(n, work=w, service_gpu_s=w, **had) for n, w in ((1, 5_000.0), (2, 50_000.0))]
+    guessed = [replace(each, remaining_work=None) for each in told]
+    policy = Goodput(beta=0.5)
+    assert sizes(policy, seen(nodes(16), *guessed))[2] > sizes(policy, seen(nodes(16), *told))[2]

@@ -98,3 +98,9 @@ def test_alone_a_training_takes_what_its_runs_take():
 def test_a_training_that_cannot_run_takes_for_ever():
     training = SlowOnS(math.inf)
     assert math.isinf(alone_s(training, 1))
+
+
+def test_a_job_that_has_nothing_to_do_does_not_count():
+    nothing, something = trace_job(1, 0.0, "1-8"), trace_job(2, 100.0, "1-8", at=5.0)
+    fairness = finish_time_fairness([done(nothing, 5.0), done(something, 105.0)], EIGHT)
+    assert fairness.worst == pytest.approx(1.0)
