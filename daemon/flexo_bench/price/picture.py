@@ -10,7 +10,7 @@ from typing import Final
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from flexo_bench.price.cases import POLLUX, PRICES
+from flexo_bench.price.cases import OWN, POLLUX, PRICES
 from flexo_bench.price.report import PUBLISHED_S, Found, SiaMeans, SiaSet
 
 _POLICIES: Final[Mapping[str, tuple[str, str]]] = {
@@ -23,43 +23,58 @@ _POLICIES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Those that are drawn, each with its colour and its mark. All others are slower on these jobs."""
 _RIVAL: Final = "#e0803a"
+_IN_A_ROW: Final = 3
 
 
 def draw(found: Found, sia_means: SiaMeans, path: Path) -> None:
     """Write a PNG: a panel for each cluster and trace of `found`, which is not empty."""
-    places = sorted({(case.cluster, case.trace) for case in found}, key=lambda each: each[1] != POLLUX)
-    figure, axes = plt.subplots(1, len(places), figsize=(3.6 * len(places) + 0.6, 4.0), squeeze=False)
-    for axis, place in zip(axes[0], places, strict=True):
+    places = sorted(
+        {(case.cluster, case.trace) for case in found}, key=lambda each: (each[1] != POLLUX, each)
+    )
+    rows = -(-len(places) // _IN_A_ROW)
+    columns = min(len(places), _IN_A_ROW)
+    figure, grid = plt.subplots(rows, columns, figsize=(4.4 * columns + 0.6, 3.6 * rows + 0.5), squeeze=False)
+    panels = list(grid.flat)
+    for axis, place in zip(panels, places, strict=False):
         _panel(
             axis, {case: out for case, out in found.items() if (case.cluster, case.trace) == place}, sia_means
         )
-    axes[0][0].set_ylabel("mean completion time, hours")
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    for axis in panels[len(places) :]:
+        axis.set_visible(False)
+    for axis in grid[:, 0]:
+        axis.set_ylabel("mean completion time, hours")
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=max(1, len(labels)), frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0, 1, 0.92))
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (3.6 * rows + 0.5)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
 def _panel(axis: Axes, cases: Found, sia_means: SiaMeans) -> None:
-    """One cluster and trace: a line for each policy, and one for the rival."""
+    """One cluster and trace: a line for each policy, a mark at Sia's own price, and a line for the rival."""
     sets = {SiaSet.of(case) for case in cases}
+    highest = 0.0
     for policy, (colour, mark) in _POLICIES.items():
-        hours = {price: _mean_h(cases, policy, price) for price in PRICES}
-        known = {float(price): mean for price, mean in hours.items() if mean}
+        known = {place: mean for place, price in enumerate(PRICES) if (mean := _mean_h(cases, policy, price))}
         if known:
             axis.plot(list(known), list(known.values()), marker=mark, color=colour, label=policy)
+        own_h = _mean_h(cases, policy, OWN)
+        if own_h:
+            axis.plot([len(PRICES)], [own_h], marker=mark, color=colour)
+        highest = max(highest, own_h, *known.values(), 0.0)
     trace = next(iter(sets)).trace
     rival, rival_h = _rival(trace, sets, sia_means)
     if rival_h:
         axis.axhline(rival_h, color=_RIVAL, linestyle="--", linewidth=1.4)
-        axis.text(0.03, rival_h, rival, color=_RIVAL, fontsize=8, verticalalignment="bottom")
+        axis.text(-0.2, rival_h, rival, color=_RIVAL, fontsize=8, verticalalignment="bottom")
     many = f"{len(sets)} workload{'s' if len(sets) > 1 else ''}"
     axis.set_title(f"{trace}, {next(iter(sets)).cluster} GPUs ({many})", fontsize=10)
-    axis.set_xscale("log")
+    own = [] if trace == POLLUX else ["Sia's"]
+    axis.set_xticks(range(len(PRICES) + len(own)), [*PRICES, *own])
+    axis.set_xlim(-0.3, len(PRICES) + len(own) - 0.7)
     axis.set_xlabel("seconds without training at each change")
-    axis.set_ylim(0)
+    axis.set_ylim(0, 1.12 * max(highest, rival_h))
     axis.grid(alpha=0.3)
 
 
