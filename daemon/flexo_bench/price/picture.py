@@ -74,14 +74,15 @@ def _panel(axis: Axes, cases: Found, sia_means: SiaMeans) -> None:
     axis.set_xticks(range(len(PRICES) + len(own)), [*PRICES, *own])
     axis.set_xlim(-0.3, len(PRICES) + len(own) - 0.7)
     axis.set_xlabel("seconds without training at each change")
-    axis.set_ylim(0, 1.12 * max(highest, rival_h))
+    axis.set_ylim(0, 1.12 * max(highest, rival_h) or 1.0)
     axis.grid(alpha=0.3)
 
 
 def _mean_h(cases: Found, policy: str, price: str) -> float:
-    """Mean completion time in hours; 0: it was not simulated."""
+    """Mean completion time in hours; 0: it was not simulated on each of the workloads."""
     times = [out.jct_s for case, out in cases.items() if (case.label, case.price) == (policy, price)]
-    return fmean(times) / 3600 if times else 0.0
+    whole = len(times) == len({SiaSet.of(case) for case in cases})
+    return fmean(times) / 3600 if whole else 0.0
 
 
 def _rival(trace: str, sets: set[SiaSet], sia_means: SiaMeans) -> tuple[str, float]:

@@ -129,10 +129,11 @@ def show(found: Found, sia_means: SiaMeans, replays: Replays, console: Console) 
         cases = {case: out for case, out in found.items() if (case.cluster, case.trace) == (cluster, trace)}
         console.print(f"{trace}, {cluster} GPUs: mean completion time in hours", highlight=False)
         console.print(_grid(cases))
+        sets = {SiaSet.of(case) for case in cases}
         for price in sorted({case.price for case in cases}, key=_order):
             console.print(f"at {_price(price)}: means over workloads", highlight=False)
-            console.print(_all_figures({case: out for case, out in cases.items() if case.price == price}))
-        sets = {SiaSet.of(case) for case in cases}
+            at_price = {case: out for case, out in cases.items() if case.price == price}
+            console.print(_all_figures(at_price, len(sets)))
         if sets <= sia_means.keys():
             console.print(f"  Sia at its own price: {_hours(_mean(sia_means[each] for each in sets)):.3f} h")
 
@@ -153,16 +154,18 @@ def _grid(cases: Found) -> Table:
     return grid
 
 
-def _all_figures(cases: Found) -> Table:
+def _all_figures(cases: Found, workloads: int) -> Table:
     grid = Table("policy", box=box.SIMPLE)
     for title in ("mean, h", "p99, h", "makespan, h", "worst fairness", "unfair", "GPU hours", "changes"):
         grid.add_column(title, justify="right")
     for policy in dict.fromkeys(case.label for case in cases):
-        told = _figures([out for case, out in cases.items() if case.label == policy])
+        outcomes = [out for case, out in cases.items() if case.label == policy]
+        told = _figures(outcomes)
+        of = f" ({len(outcomes)} of {workloads})" if len(outcomes) < workloads else ""
         hours = (f"{told[key]:.3f}" for key in ("jct_h", "p99_h", "makespan_h"))
         unfair = f"{told['unfair_share']:.0%}"
         rest = f"{told['worst_fairness']:.2f}", unfair, f"{told['gpu_h']:.0f}", f"{told['changes']:.0f}"
-        grid.add_row(policy, *hours, *rest)
+        grid.add_row(f"{policy}{of}", *hours, *rest)
     return grid
 
 

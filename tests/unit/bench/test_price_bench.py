@@ -128,7 +128,9 @@ def test_a_mean_of_fewer_workloads_than_others_says_so():
     console = Console(width=120, record=True, file=io.StringIO())
     known = {Case("mixed", "saturn", number, "own", "goodput"): outcome() for number in (6, 7)}
     show(known | {Case("mixed", "saturn", 6, "own", "fifo"): outcome()}, {}, {}, console)
-    assert "1.000 (1 of 2)" in console.export_text()
+    text = console.export_text()
+    assert "1.000 (1 of 2)" in text
+    assert "fifo (1 of 2)" in text
 
 
 def test_tables_have_a_row_for_each_policy_and_a_column_for_each_price():
