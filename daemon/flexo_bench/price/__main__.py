@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from flexo.policies import registry
 from flexo_bench.price import cases, picture, report
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed, replay
@@ -42,7 +44,7 @@ def main() -> None:
         _miss("Sia's workloads are left out: make bench-price SIA=DIR reads them from its artifact")
     try:
         _bench(options, folders)
-    except BadTrace as error:
+    except (BadTrace, registry.BadSetting) as error:
         sys.exit(str(error))
 
 
@@ -77,13 +79,18 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
 def _wanted(options: argparse.Namespace, folders: Folders) -> Iterator[Case]:
     for case in cases.chosen(folders, options.prices, quick=options.quick, tuning=options.tuning):
         if case.policy in options.policies and case.trace in options.traces:
-            yield case
+            yield replace(case, settings=tuple(options.set))
 
 
 def _told(runs: Runs, options: argparse.Namespace, folders: Folders) -> dict[Case, Outcome]:
     """The outcomes that are reported: those for tuning are never mixed with the others."""
     listed = set(cases.chosen(folders, (*cases.PRICES, cases.OWN), quick=False, tuning=options.tuning))
-    return {case: outcome for case, outcome in runs.known.items() if case in listed}
+    settings = ((), tuple(options.set))
+    return {
+        case: outcome
+        for case, outcome in runs.known.items()
+        if replace(case, settings=()) in listed and case.settings in settings
+    }
 
 
 def _outcomes(wanted: Sequence[Case], folders: Folders, processes: int) -> Iterator[tuple[Case, Outcome]]:
@@ -136,6 +143,18 @@ def _write(found: Found, means: dict[SiaSet, float], replays: dict[SiaSet, Repla
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 
 
+def _setting(text: str) -> str:
+    """A setting as KEY=VALUE, with a number or a JSON value."""
+    key, _, value = text.partition("=")
+    try:
+        json.loads(value)
+    except json.JSONDecodeError:
+        key = ""
+    if not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is no setting: KEY=VALUE, such as alpha=0.4, is allowed")
+    return text
+
+
 def _say(began: float, text: str) -> None:
     print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True)
 
@@ -154,6 +173,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=names, default=names, metavar="POLICY")
     parser.add_argument("--traces", nargs="+", choices=(cases.POLLUX, *sia.TRACES), metavar="TRACE")
     parser.add_argument("--prices", nargs="+", choices=(*cases.PRICES, cases.OWN), metavar="PRICE")
+    parser.add_argument(
+        "--set", nargs="+", default=(), type=_setting, metavar="KEY=VALUE", help="settings of the policies"
+    )
     parser.add_argument(
         "--tuning", action="store_true", help="saturn and newtrace 1 to 5, instead of 6 to 10"
     )

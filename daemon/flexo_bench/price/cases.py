@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -46,11 +47,14 @@ class Case:
     policy: str
     declared: bool = True
     """Whether the jobs declare how many epochs they train."""
+    settings: tuple[str, ...] = ()
+    """Settings of the policy that are not its defaults, as KEY=VALUE."""
 
     @property
     def label(self) -> str:
         """The policy as it is named in results."""
-        return self.policy if self.declared else f"{self.policy}-undeclared"
+        name = self.policy if self.declared else f"{self.policy}-undeclared"
+        return " ".join((name, *self.settings))
 
     def __str__(self) -> str:
         return f"{self.trace} {self.number}, {self.cluster}, price {self.price}: {self.label}"
@@ -85,8 +89,10 @@ def sia_cases(cluster: str, trace: str, numbers: Sequence[int], prices: Sequence
 
 
 def trial(case: Case, folders: Folders) -> Trial:
-    """The simulation of a case. Raises BadTrace."""
-    policy = registry.make(case.policy)
+    """The simulation of a case. Raises BadTrace, and BadSetting."""
+    policy = registry.make(
+        case.policy, **{key: json.loads(value) for key, value in map(_parts, case.settings)}
+    )
     workload = _workload(case.cluster, case.trace, case.number, folders)
     jobs = pollux.adapted(workload, choose_batch=case.policy in JOBS_CHOOSE, declare=case.declared)
     costs = Costs()
@@ -96,6 +102,11 @@ def trial(case: Case, folders: Folders) -> Trial:
     nodes = CLUSTER_OF_POLLUX if case.trace == POLLUX else sia.CLUSTERS[case.cluster].nodes
     estimates = Estimates(Mode.ORACLE if policy.oracle else Mode.HISTORY)
     return Trial(str(case), policy, jobs, Scenario(nodes, costs, _INTERVAL_S, estimates))
+
+
+def _parts(setting: str) -> tuple[str, str]:
+    key, _, value = setting.partition("=")
+    return key, value
 
 
 @lru_cache(maxsize=4)

@@ -74,7 +74,7 @@ def _ratios(found: Found, *, declared: bool) -> dict[str, float]:
     ours: dict[str, float] = defaultdict(float)
     theirs: dict[str, float] = defaultdict(float)
     for case, outcome in found.items():
-        if case.trace == POLLUX and case.policy == "goodput" and case.declared is declared:
+        if case.trace == POLLUX and case.label == ("goodput" if declared else "goodput-undeclared"):
             ours[case.price] += outcome.jct_s
             theirs[case.price] += PUBLISHED_S[case.number]
     return {price: ours[price] / theirs[price] for price in sorted(ours, key=float)}

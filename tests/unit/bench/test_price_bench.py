@@ -207,3 +207,21 @@ def test_workloads_for_tuning_are_not_mixed_with_those_that_are_reported(called,
     for more, hours in (((), 2.0), (("--tuning",), 1.0)):
         place = called(*words, *more)["sia"]["mixed"]["saturn"]["own"]["goodput"]
         assert (place["jct_h"], place["seeds"]) == (hours, 1)
+
+
+def test_other_settings_have_rows_of_their_own(called, folders: Folders):
+    words = ("--sia", folders.sia, "--quick", "--policies", "goodput", "--prices", "30")
+    usual = called(*words)["sia"]["equal"]["philly"]["30"]
+    both = called(*words, "--set", "alpha=0.4", "growth=4")["sia"]["equal"]["philly"]["30"]
+    assert usual.keys() == {"goodput", "goodput-undeclared"}
+    assert both.keys() == {*usual, *(f"{each} alpha=0.4 growth=4" for each in usual)}
+    assert {each: both[each] for each in usual} == usual
+
+
+def test_a_setting_that_is_none_or_that_a_policy_has_not_is_refused(called, folders: Folders, capsys):
+    words = ("--sia", folders.sia, "--quick", "--policies", "goodput", "--prices", "30", "--set")
+    with pytest.raises(SystemExit):
+        called(*words, "alpha")
+    assert "KEY=VALUE, such as alpha=0.4, is allowed" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="alhpa"):
+        called(*words, "alhpa=0.4")
