@@ -90,9 +90,8 @@ def sia_cases(cluster: str, trace: str, numbers: Sequence[int], prices: Sequence
 
 def trial(case: Case, folders: Folders) -> Trial:
     """The simulation of a case. Raises BadTrace, and BadSetting."""
-    policy = registry.make(
-        case.policy, **{key: json.loads(value) for key, value in map(_parts, case.settings)}
-    )
+    settings = dict(each.split("=", 1) for each in case.settings)
+    policy = registry.make(case.policy, **{key: json.loads(value) for key, value in settings.items()})
     workload = _workload(case.cluster, case.trace, case.number, folders)
     jobs = pollux.adapted(workload, choose_batch=case.policy in JOBS_CHOOSE, declare=case.declared)
     costs = Costs()
@@ -102,11 +101,6 @@ def trial(case: Case, folders: Folders) -> Trial:
     nodes = CLUSTER_OF_POLLUX if case.trace == POLLUX else sia.CLUSTERS[case.cluster].nodes
     estimates = Estimates(Mode.ORACLE if policy.oracle else Mode.HISTORY)
     return Trial(str(case), policy, jobs, Scenario(nodes, costs, _INTERVAL_S, estimates))
-
-
-def _parts(setting: str) -> tuple[str, str]:
-    key, _, value = setting.partition("=")
-    return key, value
 
 
 @lru_cache(maxsize=4)

@@ -161,11 +161,10 @@ def _all_figures(cases: Found, workloads: int) -> Table:
     for policy in dict.fromkeys(case.label for case in cases):
         outcomes = [out for case, out in cases.items() if case.label == policy]
         told = _figures(outcomes)
-        of = f" ({len(outcomes)} of {workloads})" if len(outcomes) < workloads else ""
         hours = (f"{told[key]:.3f}" for key in ("jct_h", "p99_h", "makespan_h"))
         unfair = f"{told['unfair_share']:.0%}"
         rest = f"{told['worst_fairness']:.2f}", unfair, f"{told['gpu_h']:.0f}", f"{told['changes']:.0f}"
-        grid.add_row(f"{policy}{of}", *hours, *rest)
+        grid.add_row(f"{policy}{_of(len(outcomes), workloads)}", *hours, *rest)
     return grid
 
 
@@ -177,8 +176,11 @@ def _cell(jct_s: Sequence[float], workloads: int) -> str:
     """The mean in hours; if it is not of all workloads, with the number of those that it is of."""
     if not jct_s:
         return "-"
-    of = f" ({len(jct_s)} of {workloads})" if len(jct_s) < workloads else ""
-    return f"{_hours(_mean(jct_s)):.3f}{of}"
+    return f"{_hours(_mean(jct_s)):.3f}{_of(len(jct_s), workloads)}"
+
+
+def _of(simulated: int, workloads: int) -> str:
+    return f" ({simulated} of {workloads})" if simulated < workloads else ""
 
 
 def _order(price: str) -> float:
