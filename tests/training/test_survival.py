@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -42,23 +42,30 @@ def launcher(job: Job) -> psutil.Process:
     return one
 
 
-def listening(job: Job) -> set[tuple[str, int]]:
-    """Addresses and ports at which anything of it waits for callers; but for Slurm's own srun."""
+class Listening(NamedTuple):
+    """A socket at which a process waits for callers. Others may use its port later, but not its number."""
+
+    address: str
+    number: str
+    """The kernel's name of it, as ``socket:[123]``."""
+
+
+def listening(pids: Iterable[int]) -> set[Listening]:
+    """What these processes listen at; but for Slurm's own srun."""
     found = set()
-    for pid in job.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, OSError):  # ended, or of another container
             process = psutil.Process(pid)
             if process.name() != "srun":
-                found |= _listening(process.net_connections("inet"))
+                found |= {
+                    Listening(
+                        each.laddr.ip.removeprefix("::ffff:"),
+                        str(Path(f"/proc/{pid}/fd/{each.fd}").readlink()),
+                    )
+                    for each in process.net_connections("inet")
+                    if each.status == psutil.CONN_LISTEN
+                }
     return found
-
-
-def _listening(connections: Iterable[Any]) -> set[tuple[str, int]]:
-    return {
-        (each.laddr.ip.removeprefix("::ffff:"), each.laddr.port)
-        for each in connections
-        if each.status == psutil.CONN_LISTEN
-    }
 
 
 def check_total(done: list[Event]) -> None:
@@ -73,9 +80,9 @@ def test_a_killed_leader_is_replaced_and_a_worker_that_stands_still_is_too(
     options = ("-N", "2", "-n", "2", "--gpus-per-task=1")
     job = submit("counting.py", options=options, elastic="2-3", environment=(TRACE,))
     job.wait_for_size(3)
-    open_ = listening(job)
+    open_ = listening(job.processes())
     assert open_
-    assert {address for address, _ in open_} == {"127.0.0.1"}  # as Slurm's NodeAddr says of a lab's nodes
+    assert {each.address for each in open_} == {"127.0.0.1"}  # as Slurm's NodeAddr says of a lab's nodes
 
     (first,) = leaders(job)
     killed, step = time.time(), job.steps_committed()[-1]
@@ -96,11 +103,11 @@ def test_a_killed_leader_is_replaced_and_a_worker_that_stands_still_is_too(
     os.kill(victim, signal.SIGSTOP)
     job.wait_until("an end of what stands still", lambda: victim not in job.workers(), PATIENCE_S)
     job.wait_for_size(3, after=stopped)
-    open_ |= listening(job)
+    open_ |= listening(job.processes())
     job.stop()
     check_total(job.check_finished())
     job.check_steps(lost=4)
-    assert not open_ & _listening(psutil.net_connections("inet"))
+    assert not open_ & listening(psutil.pids())
 
 
 def test_a_satellite_that_leads_hands_over_before_slurm_takes_its_node(submit: Submit, alone: Lab) -> None:

@@ -35,10 +35,15 @@ def site(flexod: FlexodDouble, reports: Path) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def browser(site: TestClient) -> Browser:
-    """Signs in with a credential of `uid`. Returns the browser once flexod has been seen."""
+def browser(request: pytest.FixtureRequest) -> Browser:
+    """Signs in with a credential of `uid`. Returns the browser once flexod has been seen.
+
+    The site begins with the first sign-in, so that it has never seen a flexod that the test has not
+    finished yet.
+    """
 
     def sign_in(uid: int = 0) -> TestClient:
+        site: TestClient = request.getfixturevalue("site")
         said = site.post("/links", headers={"flexo-munge": f"{uid} {purpose(URL)}"}).json()
         entered = site.post(said["link"], headers={"origin": URL})
         assert entered.status_code == 303
