@@ -21,6 +21,11 @@ ON_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/torch-matrix:$$PWD/.venv/wandb"
 ON_PREVIOUS_FRAMEWORKS := PYTHONPATH="$$PWD/.venv/previous-frameworks:$$PWD/.venv/wandb"
 # PyTorch of the minor release before the one that set-up installs.
 ON_PREVIOUS_TORCH := PYTHONPATH="$$PWD/.venv/previous-torch"
+# Tests with real processes, in three runs. What fails there runs once more at the end, with nothing beside it.
+on_labs = $(BIN)/pytest tests -m 'not native $(usual)' -o cache_dir=build/failed/labs $(call but,unit $(WITHOUT_LABS))
+without_labs = $(BIN)/pytest tests -m 'not native $(usual)' -o cache_dir=build/failed/others $(call but,unit $(ON_LABS))
+on_native = $(ON_NATIVE) $(BIN)/pytest tests -m 'native $(usual)' -o cache_dir=build/failed/native $(call but,unit $(WITHOUT_LABS))
+ALONE := --last-failed --last-failed-no-failures=none
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
 .PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
@@ -62,18 +67,22 @@ test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cas
 test test-all:
 	@./setup.sh yarn --lab=$@
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
-	@failed=0; mkdir -p build; \
+	@failed=0; mkdir -p build; rm -rf build/failed; \
 	$(BIN)/pytest tests/unit -m 'not native $(usual)' $(SIDE_BY_SIDE) || failed=1; \
 	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), setup-native (build/{lint,without-labs,setup-native}.log)'; \
 	$(MAKE) --no-print-directory run-lint >build/lint.log 2>&1 & lint=$$!; \
-	$(BIN)/pytest tests -m 'not native $(usual)' -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/without-labs.log 2>&1 & others=$$!; \
+	$(without_labs) >build/without-labs.log 2>&1 & others=$$!; \
 	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
 	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
-	$(BIN)/pytest tests -m 'not native $(usual)' $(LABS_SIDE_BY_SIDE) --durations=20 $(call but,unit $(WITHOUT_LABS)) || failed=1; \
-	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m 'native $(usual)' $(LABS_SIDE_BY_SIDE) $(call but,unit $(WITHOUT_LABS)) || failed=1; \
-	else cat build/setup-native.log; failed=1; fi; \
-	wait $$others || failed=1; cat build/without-labs.log; \
+	$(on_labs) $(LABS_SIDE_BY_SIDE) --durations=20; labs=$$?; \
+	if wait $$native; then $(on_native) $(LABS_SIDE_BY_SIDE); native=$$?; \
+	else cat build/setup-native.log; native=0 failed=1; fi; \
+	wait $$others; others=$$?; cat build/without-labs.log; \
 	wait $$lint || failed=1; cat build/lint.log; \
+	[ $$labs$$native$$others = 000 ] || echo 'once more, with nothing beside it, what has failed on labs and without:'; \
+	[ $$labs = 0 ] || $(on_labs) $(ALONE) || failed=1; \
+	[ $$native = 0 ] || $(on_native) $(ALONE) || failed=1; \
+	[ $$others = 0 ] || $(without_labs) $(ALONE) || failed=1; \
 	exit $$failed
 
 test-unit: ## tests that start no process (a minute on two cores)
