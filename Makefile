@@ -67,22 +67,26 @@ test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cas
 test test-all:
 	@./setup.sh yarn --lab=$@
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
-	@failed=0; mkdir -p build; rm -rf build/failed; \
+	@failed=0 again=; mkdir -p build; rm -rf build/failed; \
 	$(BIN)/pytest tests/unit -m 'not native $(usual)' $(SIDE_BY_SIDE) || failed=1; \
 	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), setup-native (build/{lint,without-labs,setup-native}.log)'; \
 	$(MAKE) --no-print-directory run-lint >build/lint.log 2>&1 & lint=$$!; \
 	$(without_labs) >build/without-labs.log 2>&1 & others=$$!; \
 	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
 	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
-	$(on_labs) $(LABS_SIDE_BY_SIDE) --durations=20; labs=$$?; \
-	if wait $$native; then $(on_native) $(LABS_SIDE_BY_SIDE); native=$$?; \
-	else cat build/setup-native.log; native=0 failed=1; fi; \
-	wait $$others; others=$$?; cat build/without-labs.log; \
-	wait $$lint || failed=1; cat build/lint.log; \
-	[ $$labs$$native$$others = 000 ] || echo 'once more, with nothing beside it, what has failed on labs and without:'; \
-	[ $$labs = 0 ] || $(on_labs) $(ALONE) || failed=1; \
-	[ $$native = 0 ] || $(on_native) $(ALONE) || failed=1; \
-	[ $$others = 0 ] || $(without_labs) $(ALONE) || failed=1; \
+	$(on_labs) $(LABS_SIDE_BY_SIDE) --durations=20 || again=labs; \
+	if wait $$native; then $(on_native) $(LABS_SIDE_BY_SIDE) || again="$$again native"; \
+	else cat build/setup-native.log; failed=1; fi; \
+	wait $$others || again="$$again others"; cat build/without-labs.log; \
+	wait $$lint || failed=1; cat build/lint.log; trap - EXIT; \
+	for each in $$again; do \
+	echo "what has failed of $$each, once more, with nothing beside it:"; \
+	case $$each in \
+	labs) $(on_labs) $(ALONE) ;; \
+	native) $(on_native) $(ALONE) ;; \
+	others) $(without_labs) $(ALONE) ;; \
+	esac || failed=1; \
+	done; \
 	exit $$failed
 
 test-unit: ## tests that start no process (a minute on two cores)

@@ -180,18 +180,33 @@ def test_all_tests_include_those_of_horovods_library(clone: Path) -> None:
     )
 
 
+def test_what_fails_beside_other_tests_runs_once_more_alone(clone: Path) -> None:
+    fails_beside_others = 'case "$*" in *--last-failed*) ;; "tests -m"*) false ;; esac\n'
+    made(clone, "test", pytest=STAND_IN + fails_beside_others)
+    alone = [call for call in called(clone) if "--last-failed" in call]
+    assert len(alone) == 3
+    assert not any("--numprocesses" in call for call in alone)
+
+
+@pytest.mark.parametrize("fails", ["tests/unit", "*--last-failed"])
+def test_a_unit_test_that_fails_and_what_fails_alone_fail_all(clone: Path, fails: str) -> None:
+    failing = f'case "$*" in {fails}*) false ;; "tests -m"*) false ;; esac\n'
+    with pytest.raises(subprocess.CalledProcessError):
+        made(clone, "test", pytest=STAND_IN + failing)
+
+
 def called(clone: Path) -> list[str]:
     """What has been called there, in order."""
     return [line.rstrip() for line in (clone / "calls").read_text().splitlines()]
 
 
-def made(clone: Path, target: str, set_up: str = STAND_IN) -> None:
+def made(clone: Path, target: str, set_up: str = STAND_IN, pytest: str = STAND_IN) -> None:
     """`make TARGET` there, with programs that write down how they are called."""
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / "setup.sh").write_text(set_up)
     for name in ("python", "pytest", "ruff", "mypy", "lint-imports"):
         program = clone / ".venv" / "bin" / name
-        program.write_text(STAND_IN)
+        program.write_text(pytest if name == "pytest" else STAND_IN)
         program.chmod(0o755)
     (clone / "slurm_plugin").mkdir()
     (clone / "slurm_plugin" / "Makefile").write_text("check fuzz:\n\t@true\n")
