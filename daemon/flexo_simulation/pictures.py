@@ -63,8 +63,8 @@ _NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> str:
-    """A picture of distributions, by policy: the part of jobs that took at most so long.
+def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str, parts_of: str = "jobs") -> str:
+    """A picture of distributions: the part of `parts_of` that took at most so long.
 
     `what`: "completion time" or the like.
     """
@@ -89,7 +89,7 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> s
         longest = max((max(values, default=1.0) for _, values in curves), default=1.0)
         axes.set_xlim(1.0, max(60.0, 1.2 * longest))
         axes.set_xlabel(f"{what} (scale: logarithmic; at least 1 s)")
-        axes.set_ylabel("% of jobs, at most")
+        axes.set_ylabel(f"% of {parts_of}, at most")
         axes.set_ylim(0, 101)
         axes.grid(alpha=0.25, color=_INK, linewidth=0.5)
         axes.legend(fontsize=9)

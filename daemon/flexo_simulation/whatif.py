@@ -17,6 +17,7 @@ import numpy as np
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.course import course_of, stretches_of
 from flexo_simulation.formats.accounting import AccountedRun, Software
+from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.results import SimulatedRun
 
@@ -113,6 +114,8 @@ class Findings:
     calibration: Calibration | None
     baseline: Case
     cases: tuple[Case, ...]
+    idle: IdleGpus | NotTold
+    """The idle intervals of GPUs as they really were."""
 
     def to_json(self) -> dict[str, object]:
         """The findings for `json.dumps`; a figure of nothing is null."""
@@ -128,6 +131,7 @@ class Findings:
             "calibration": calibration,
             "baseline": _without_nan(asdict(self.baseline)),
             "cases": [_without_nan(asdict(case)) for case in self.cases],
+            "idle": self.idle.to_json(),
         }
 
 

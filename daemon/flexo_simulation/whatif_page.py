@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flexo_simulation import page, pictures, whatif_words
+from flexo_simulation import idle_words, page, pictures, whatif_words
 from flexo_simulation.about import About
 from flexo_simulation.formats.accounting import AccountedRun
+from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
 from flexo_simulation.whatif import Findings, Window
@@ -50,6 +51,8 @@ def _parts(
     if any(case.oracle for case in findings.cases):
         yield page.paragraph(ORACLE, "warning")
     yield from _pictures(findings, runs, outcomes)
+    yield page.heading(idle_words.HEADING)
+    yield from _idle(findings.idle)
     yield page.heading("What was simulated")
     yield page.listing(about.facts)
     if about.omissions:
@@ -80,6 +83,18 @@ def _pictures(
     for label, outcome in _extremes(findings, outcomes):
         yield page.heading(label, 3)
         yield pictures.gpus_over_time(outcome.records, float(outcome.gpus), window.simulated)
+
+
+def _idle(idle: IdleGpus | NotTold) -> Iterator[str]:
+    for sentence in idle_words.sentences(idle):
+        yield page.paragraph(sentence)
+    if isinstance(idle, NotTold) or not (rows := list(idle_words.rows(idle))):
+        return
+    yield page.table(idle_words.COLUMNS, rows)
+    yield page.paragraph(idle_words.EXPLAINED, "quiet")
+    curves = [(f"intervals, {each.order.value}", each.percentiles_s) for each in idle.readings]
+    curves += [(f"idle GPU time, {each.order.value}", each.time_percentiles_s) for each in idle.readings]
+    yield pictures.distributions(curves, "length of idle intervals", "intervals, or of idle GPU time")
 
 
 def _extremes(findings: Findings, outcomes: Sequence[SimulatedRun]) -> Iterator[tuple[str, SimulatedRun]]:

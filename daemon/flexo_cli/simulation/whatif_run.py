@@ -22,7 +22,7 @@ from flexo_cli.simulation.asked import (
 )
 from flexo_cli.simulation.progress import bars
 from flexo_cli.simulation.run import explained
-from flexo_simulation import whatif_words
+from flexo_simulation import idle_words, whatif_words
 from flexo_simulation.about import About
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.costs import MEASURED
@@ -32,6 +32,7 @@ from flexo_simulation.formats import sacct_dump, yarn_dump
 from flexo_simulation.formats.accounting import AccountingDump, Software, workload_of
 from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.gpu_types import for_cluster
+from flexo_simulation.idle_gpus import IdleGpus, NotTold, idle_gpus
 from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
@@ -86,7 +87,9 @@ def run(
                 complain(line)
         with bars([trial.label for trial in trials], outputs.quiet) as told:
             outcomes = run_trials(trials, outputs.processes, told)
-        findings = _findings(dump, size, questions, outcomes)
+        costs = baseline.scenario.costs
+        idle = idle_gpus(dump.holders, dump.software, cluster.gpus_per_node, costs.resize_s)
+        findings = _findings(dump, size, questions, outcomes, idle)
         omissions = (*summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
         about = About(
             tuple(_facts(dump.software, rigid, size, trials, jobs, elasticity)), omissions, outputs.command
@@ -118,7 +121,11 @@ def _trial(
 
 
 def _findings(
-    dump: AccountingDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[SimulatedRun]
+    dump: AccountingDump,
+    size: Size,
+    questions: Sequence[_Question],
+    outcomes: Sequence[SimulatedRun],
+    idle: IdleGpus | NotTold,
 ) -> Findings:
     window = Window.of(dump.runs)
     return Findings(
@@ -131,6 +138,7 @@ def _findings(
             case_of(outcome, question.policy, question.share, window)
             for question, outcome in zip(questions, outcomes[1:], strict=True)
         ),
+        idle=idle,
     )
 
 
@@ -176,6 +184,16 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], ou
     print_line(f"changes against the first line; {whatif_words.EXPLAINED}")
     if any(case.oracle for case in findings.cases):
         print_line(ORACLE)
+    _tell_idle(findings.idle)
+
+
+def _tell_idle(idle: IdleGpus | NotTold) -> None:
+    for sentence in ("", *idle_words.sentences(idle)):
+        print_line(sentence)
+    if isinstance(idle, IdleGpus) and (rows := list(idle_words.rows(idle))):
+        print_line("")
+        print_table(idle_words.SHORT, rows, right=idle_words.SHORT[1:])
+        print_line(idle_words.EXPLAINED)
 
 
 def _write(

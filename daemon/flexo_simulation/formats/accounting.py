@@ -89,6 +89,8 @@ class AccountedRun:
     time_limit_s: int | None
     running: bool
     """Whether the run had not ended when the dump was made; `elapsed_s` counts until then."""
+    node_names: tuple[str, ...] = ()
+    """The names of its nodes; (): not stated."""
 
     @property
     def ended_at(self) -> float:
@@ -99,6 +101,17 @@ class AccountedRun:
     def waited_s(self) -> float:
         """Seconds that the run really waited."""
         return self.started_at - self.ready_at
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The runs by which nodes were in use. Each component of a heterogeneous job is a run of its own."""
+
+    chosen: tuple[AccountedRun, ...]
+    others: tuple[AccountedRun, ...]
+    """Runs in partitions that were not chosen: they may have had GPUs of the same nodes."""
+    named: bool
+    """Whether the dump has a place for the names of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,8 @@ class AccountingDump:
     notes: tuple[str, ...]
     nodes: tuple[NodeGroup, ...] = ()
     """The cluster's nodes with GPUs; (): the dump does not have them."""
+    holders: Holders | None = None
+    """None: the software tells nobody which nodes a job had."""
 
 
 def note(jobs: int, what: str) -> tuple[str, ...]:

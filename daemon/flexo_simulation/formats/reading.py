@@ -111,9 +111,10 @@ class Sieve:
         if self._bad and not self._skip_bad:
             raise BadTrace(self._problems())
 
-    def leave_out(self, why: str) -> None:
-        """Count one more job that is left out; `why` goes on after "jobs that ..."."""
-        self._left_out[why] += 1
+    def leave_out(self, why: str, jobs: int = 1) -> None:
+        """Count more jobs that are left out; `why` goes on after "jobs that ..."."""
+        if jobs:
+            self._left_out[why] += jobs
 
     @property
     def skipped(self) -> tuple[BadLine, ...]:

@@ -8,12 +8,21 @@ quotes nothing: JobName, which may hold a |, is understood if it is the last col
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
 
+from flexo.clusters.slurm.hostlist import BadHostlist, expand
 from flexo_simulation.formats import sacct_words
-from flexo_simulation.formats.accounting import SLURM, AccountedRun, AccountingDump, note, workload_of
+from flexo_simulation.formats.accounting import (
+    SLURM,
+    AccountedRun,
+    AccountingDump,
+    Holders,
+    note,
+    workload_of,
+)
 from flexo_simulation.formats.errors import BadTrace, NotSimulated
 from flexo_simulation.formats.reading import NO_GPUS, NO_TIME, ReadOptions, Sieve, opened
 from flexo_simulation.formats.rows import Row, columns_of, row_of
@@ -32,10 +41,12 @@ def read(path: Path, options: ReadOptions) -> Workload:
 def read_dump(path: Path, options: ReadOptions) -> AccountingDump:
     """Read a whole dump. Raises BadTrace if it cannot be simulated; the message says what to do."""
     sieve = Sieve(path, options)
+    reader = _Reader(options)
     with opened(path) as file:
-        rows = list(sieve.sift(_jobs_only(_rows(file, sieve.name)), lambda row: _run(row, options)))
+        rows = list(sieve.sift(_jobs_only(_rows(file, sieve.name)), reader.chosen))
     _check_clusters(rows, sieve.name)
-    once = _without_repeats(rows, sieve)
+    once = _without_repeats(rows)
+    sieve.leave_out("stand in it twice", len(rows) - len(once))
     runs = _joined(once)
     notes = (
         *note(sum(run.running for run in runs), "jobs that still ran, taken to end when the dump was made"),
@@ -43,7 +54,34 @@ def read_dump(path: Path, options: ReadOptions) -> AccountingDump:
         *note(_again(runs), "later runs of requeued jobs, each taken as a job"),
     )
     ordered = sorted(_ready_after_the_run_before(runs), key=lambda run: (run.ready_at, run.line))
-    return AccountingDump(SLURM, sieve.name, tuple(ordered), sieve.skipped, sieve.left_out, notes)
+    others = [run for run in _without_repeats(reader.others) if once and run.cluster == once[0].cluster]
+    holders = Holders(tuple(once), tuple(others), reader.names_nodes)
+    return AccountingDump(
+        SLURM, sieve.name, tuple(ordered), sieve.skipped, sieve.left_out, notes, holders=holders
+    )
+
+
+class _Reader:
+    """Reads runs of GPU jobs from rows. Mutable: gathers those that were not chosen."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self.others: list[AccountedRun] = []
+        """Runs in partitions that were not chosen."""
+        self.names_nodes = False
+        """Whether the dump has the column NodeList."""
+
+    def chosen(self, row: Row) -> AccountedRun:
+        """The run, if it was chosen. Raises BadValue, and NotSimulated for any other."""
+        self.names_nodes = "nodelist" in row.columns
+        if self._options.cluster and row.text("Cluster") != self._options.cluster:
+            raise NotSimulated(f"ran on cluster {row.text('Cluster')}")
+        partitions = self._options.partitions
+        if partitions and partitions.isdisjoint(row.text("Partition").split(",")):
+            with suppress(NotSimulated):
+                self.others.append(_run(row))
+            raise NotSimulated(f"ran in partition {row.text('Partition')}")
+        return _run(row)
 
 
 def _rows(file: TextIO, name: str) -> Iterator[Row | BadLine]:
@@ -91,11 +129,10 @@ def _job_id(row: Row) -> str:
     return row.text("JobID") or row.text("JobIDRaw")
 
 
-def _run(row: Row, options: ReadOptions) -> AccountedRun:
+def _run(row: Row) -> AccountedRun:
     job_id = _job_id(row)
     if not job_id:
         raise row.refusal("JobID", "a job's number, as in 123 or 123_4")
-    _check_wanted(row, options)
     gpus, gpu_type = _gpus(row)
     started_at, submitted_at = _moment(row, "Start"), _moment(row, "Submit")
     if submitted_at is None:
@@ -122,14 +159,18 @@ def _run(row: Row, options: ReadOptions) -> AccountedRun:
         nodes=row.whole_or("NNodes", 0),
         time_limit_s=_time_limit(row),
         running=state in _ENDLESS,
+        node_names=_node_names(row),
     )
 
 
-def _check_wanted(row: Row, options: ReadOptions) -> None:
-    if options.cluster and row.text("Cluster") != options.cluster:
-        raise NotSimulated(f"ran on cluster {row.text('Cluster')}")
-    if options.partitions and options.partitions.isdisjoint(row.text("Partition").split(",")):
-        raise NotSimulated(f"ran in partition {row.text('Partition')}")
+def _node_names(row: Row) -> tuple[str, ...]:
+    text = row.text("NodeList")
+    if text.casefold() in sacct_words.NO_NODES:
+        return ()
+    try:
+        return expand(text)
+    except BadHostlist:
+        raise row.refusal("NodeList", "names of nodes, as in gpu[01-04],gpu07") from None
 
 
 def _gpus(row: Row) -> tuple[int, str]:
@@ -183,13 +224,11 @@ def _check_clusters(runs: Iterable[AccountedRun], name: str) -> None:
         raise BadTrace((f"{name}: has jobs of several clusters ({', '.join(clusters)}): say --cluster NAME",))
 
 
-def _without_repeats(runs: Iterable[AccountedRun], sieve: Sieve) -> list[AccountedRun]:
+def _without_repeats(runs: Iterable[AccountedRun]) -> list[AccountedRun]:
     """The runs without repeats: a run that is in two joined dumps is taken from the later one."""
     found: dict[tuple[str, float], AccountedRun] = {}
     for run in runs:
         key = (run.job_id, run.started_at)
-        if key in found:
-            sieve.leave_out("stand in it twice")
         if key not in found or run.elapsed_s >= found[key].elapsed_s:
             found[key] = run
     return list(found.values())

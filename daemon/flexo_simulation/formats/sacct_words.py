@@ -11,6 +11,7 @@ _AMOUNT: Final = re.compile(r"(\d{1,12})(?:\.0+)?([KMGT]?)", re.ASCII)
 _TIMES: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _HET: Final = re.compile(r"(\d+)\+\d+", re.ASCII)
 NO_LIMIT: Final = frozenset({"", "unlimited", "partition_limit", "invalid"})
+NO_NODES: Final = frozenset({"", "none assigned", "none", "(null)", "unknown"})
 NO_TIME_YET: Final = frozenset({"", "unknown", "none", "n/a"})
 
 

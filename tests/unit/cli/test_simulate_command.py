@@ -44,6 +44,7 @@ KEYS = {
 SMALL = ("--nodes", "2", "--gpus-per-node", "4", "--start-cost", "0")
 CAPTURED = Path(__file__).parents[1] / "simulation" / "captured"
 DUMP = CAPTURED / "sacct-22.05-parsable2.txt"
+SAMPLE = Path(__file__).parents[3] / "examples" / "site" / "sacct.txt"
 YARN_DUMP = CAPTURED / "yarn-3.5.0-history.json"
 
 SHARING = ("--policy", "antman", "--set", "antman.share_gpus=true")
@@ -353,6 +354,29 @@ def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
     inferred = found["cluster"].pop("inferred")
     assert found["cluster"] == {"nodes": 2, "gpus": 8}
     assert says(inferred, "4 GPUs a node", "2 nodes", "8 GPUs")
+
+
+def test_whatif_says_why_idle_gpus_cannot_be_told(flexo):
+    code, out, _ = flexo("whatif", "--sacct", str(DUMP), "--elastic-share", "0", "--json", "w.json")
+    assert code == 0
+    assert says(out, "How long GPUs were idle", "cannot be told", "NodeList")
+    assert "NodeList" in json.loads(Path("w.json").read_text())["idle"]["not_told"]
+    assert says(Path("whatif.html").read_text(), "How long GPUs were idle", "cannot be told")
+
+
+def test_whatif_tells_how_long_gpus_were_idle_on_nodes_of_the_size_that_is_said(flexo):
+    sample = ("whatif", "--sacct", str(SAMPLE), "--elastic-share", "0", "--policy", "lyra")
+    code, out, _ = flexo(*sample, "--gpus-per-node", "8", "--resize-cost", "2", "--json", "w.json")
+    assert code == 0
+    assert says(out, "32 GPUs of 4 nodes", "malleable", "2 s", "freed last, used first", "> 60 MIN")
+    idle = json.loads(Path("w.json").read_text())["idle"]
+    assert (idle["nodes"], idle["gpus"], idle["resize_s"]) == (4, 32, 2.0)
+    assert [each["minutes"] for each in idle["readings"]["freed last, used first"]["longer"]] == [
+        1,
+        5,
+        15,
+        60,
+    ]
 
 
 def test_whatif_says_which_policies_are_oracles(flexo):

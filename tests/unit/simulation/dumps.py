@@ -32,6 +32,7 @@ COLUMNS = (
     "ReqTRES",
     "AllocTRES",
     "NNodes",
+    "NodeList",
     "JobName",
 )
 BEGIN = datetime(2026, 10, 1, tzinfo=UTC).timestamp()
@@ -63,6 +64,7 @@ def line(
         "ReqTRES": f"billing=8,cpu=8,gres/gpu={gpus},mem=64G,node=1",
         "AllocTRES": f"billing=8,cpu=8,gres/gpu={gpus},mem=64G,node=1",
         "NNodes": "1",
+        "NodeList": "gpu01",
         "JobName": "train",
     }
     return "|".join(str({**cells, **said}[column]) for column in COLUMNS)
@@ -74,8 +76,13 @@ def dump(lines: Iterable[str]) -> str:
 
 
 def dump_of(outcome: SimulatedRun, gpus_per_node: int) -> str:
-    """What sacct would have said if the simulation had been a cluster. Times are cut to seconds, as there."""
+    """What sacct would have said if the simulation had been a cluster. Times are cut to seconds, as there.
+
+    The simulation does not tell the nodes of jobs. Each job is put on the fullest node with enough idle GPUs,
+    or else on the emptiest nodes.
+    """
     lines = []
+    names = _placed(outcome, gpus_per_node)
     for record in outcome.records:
         if record.first_start_at is None or record.ended_at is None:
             continue
@@ -88,12 +95,42 @@ def dump_of(outcome: SimulatedRun, gpus_per_node: int) -> str:
                 wait=started - int(record.job.submitted_at),
                 elapsed=ended - started,
                 gpus=gpus,
-                NNodes=-(-gpus // gpus_per_node),
+                NNodes=len(names[record.job.job_id]),
+                NodeList=_as_slurm(names[record.job.job_id]),
                 Account=record.job.tenant,
                 TimelimitRaw=-(-2 * (ended - started) // 60),
             )
         )
     return dump(lines)
+
+
+def _placed(outcome: SimulatedRun, gpus_per_node: int) -> dict[int, list[int]]:
+    """The numbers of each job's nodes, from 1."""
+    nodes = range(1, -(-int(outcome.gpus) // gpus_per_node) + 1)
+    idle = dict.fromkeys(nodes, gpus_per_node)
+    placed: dict[int, dict[int, int]] = {}
+    ran = [record for record in outcome.records if record.first_start_at is not None]
+    ends = [(record.ended_at, 0, record) for record in ran if record.ended_at is not None]
+    starts = [(record.first_start_at, 1, record) for record in ran]
+    for _, starting, record in sorted(ends + starts, key=lambda each: (*each[:2], each[2].job.job_id)):
+        number, left = record.job.job_id, record.job.requested_workers
+        if not starting:
+            for node, gpus in placed[number].items():
+                idle[node] += gpus
+            continue
+        fits = min((node for node in nodes if idle[node] >= left), key=lambda node: idle[node], default=None)
+        placed[number] = {}
+        for node in [fits] if fits else sorted(nodes, key=lambda node: -idle[node]):
+            if gpus := min(left, idle[node]):
+                placed[number][node] = gpus
+                idle[node] -= gpus
+                left -= gpus
+    return {number: sorted(gpus) for number, gpus in placed.items()}
+
+
+def _as_slurm(nodes: list[int]) -> str:
+    numbers = ",".join(f"{node:02}" for node in nodes)
+    return f"gpu{numbers}" if len(nodes) == 1 else f"gpu[{numbers}]"
 
 
 def _seconds(record: JobRecord) -> int:

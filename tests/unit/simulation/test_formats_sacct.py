@@ -267,6 +267,9 @@ BAD = {
     "submit, again": line(Submit="Yesterd 14:05"),
     "start": line(Start="14:05:00"),
     "limit": line(TimelimitRaw="soon"),
+    "nodes": line(NodeList="gpu[01-"),
+    "nodes, again": line(NodeList="gpu[a-b]"),
+    "too many nodes": line(NodeList="n[1-99999999999]"),
     "no number": line(JobID="", JobIDRaw=""),
     "cells": "1|2|3",
 }
@@ -297,6 +300,30 @@ def test_what_is_no_dump_says_how_to_ask_for_one(read, text, says):
     with pytest.raises(BadTrace) as error:
         read(text)
     assert says in error.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gpu07", ("gpu07",)),
+        ("gpu[01-03,07]", ("gpu01", "gpu02", "gpu03", "gpu07")),
+        ("a1,b[1-2]", ("a1", "b1", "b2")),
+        ("None assigned", ()),
+        ("", ()),
+    ],
+)
+def test_the_names_of_nodes_are_read_as_slurm_writes_them(read, text, names):
+    assert read(dump([line(NodeList=text)])).runs[0].node_names == names
+
+
+def test_runs_in_other_partitions_are_kept_for_what_they_held(read):
+    text = dump([line("1"), line("2", Partition="other"), line("2", Partition="other"), line("3", gpus=0)])
+    found = read(text, ReadOptions(partitions=frozenset({"gpu"})))
+    assert [run.job_id for run in found.runs] == ["1"]
+    assert found.holders is not None
+    assert [run.job_id for run in found.holders.chosen] == ["1"]
+    assert [run.job_id for run in found.holders.others] == ["2"]
+    assert found.holders.named
 
 
 def test_a_partition_that_ran_nothing_is_answered_with_those_that_did(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from flexo_simulation.formats.accounting import SLURM, AccountingDump, workload_
 from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.generate import Recipe, generate
+from flexo_simulation.idle_gpus import idle_gpus
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
 from flexo_simulation.whatif_page import write_page
@@ -116,8 +118,9 @@ def findings(month):
     size = size_of(month.runs, 4, 4)
     baseline = case_of(outcomes[0], "backfill", 0.0, window)
     cases = (case_of(outcomes[1], "elastic-tiresias", 1.0, window),)
+    idle = idle_gpus(month.holders, SLURM, 4, 0.1)
     return Findings(
-        SLURM, size, window.hours, calibrate(month.runs, window, outcomes[0]), baseline, cases
+        SLURM, size, window.hours, calibrate(month.runs, window, outcomes[0]), baseline, cases, idle
     ), outcomes
 
 
@@ -135,7 +138,9 @@ def test_idle_gpus_and_waits_are_counted_in_the_window(findings, month):
 def test_figures_are_json_with_null_for_nothing(findings):
     found = findings[0].to_json()
     assert found["software"] == "Slurm"
-    assert set(found) == {"software", "cluster", "window_h", "calibration", "baseline", "cases"}
+    assert set(found) == {"software", "cluster", "window_h", "calibration", "baseline", "cases", "idle"}
+    assert set(found["idle"]["readings"]) == {"freed last, used first", "freed first, used first"}
+    assert json.loads(json.dumps(found, allow_nan=False))["idle"]["gpus"] == 16
     assert found["cluster"]["gpus"] == 16
 
 
@@ -159,6 +164,16 @@ def test_the_page_answers_says_how_far_it_can_be_believed_and_shows_it(findings,
         "1 job left out",
         "flexo whatif --sacct dump.txt",
         "How long jobs wait under elastic-tiresias",
+        "How long GPUs were idle between jobs",
+        "% of intervals, or of idle GPU time",
     ):
         assert words in text
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
+
+
+def test_the_idle_time_of_the_accounting_is_the_rest_of_the_use_that_the_page_tells(findings, month):
+    found, _ = findings
+    begin, end = min(run.ended_at for run in month.runs), max(run.ready_at for run in month.runs)
+    used = sum(run.gpus * max(0.0, min(run.ended_at, end) - max(run.started_at, begin)) for run in month.runs)
+    assert found.idle.idle_share == pytest.approx(1 - used / (16 * (end - begin)))
+    assert found.calibration.real_utilization == pytest.approx(1 - found.idle.idle_share)
