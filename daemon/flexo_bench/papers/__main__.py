@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.papers import amoeba, antman, ibm, lyra, pollux, report
+from flexo_bench.papers import amoeba, antman, ibm, idle, lyra, pollux, report
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.results import SimulatedRun
@@ -20,7 +20,7 @@ from flexo_simulation.results import SimulatedRun
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
 TRACES = ROOT.parent / "shared" / "traces"
-PARTS = ("ibm", "antman", "pollux", "amoeba", "lyra")
+PARTS = ("ibm", "antman", "pollux", "idle", "amoeba", "lyra")
 NEED_TRACES = PARTS[2:]
 
 
@@ -65,6 +65,7 @@ def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]
         "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
         "antman": lambda run: antman.compare(run, range(1, options.seeds + 1)),
         "pollux": lambda run: pollux.compare(run, TRACES),
+        "idle": lambda run: idle.compare(run, TRACES, options.jobs),
         "amoeba": lambda run: amoeba.compare(run, TRACES, options.jobs),
         "lyra": lambda run: lyra.compare(run, TRACES, options.jobs),
     }[name]
