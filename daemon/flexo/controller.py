@@ -648,7 +648,7 @@ class Controller:
         except Exception as error:
             jobs = self._in_book(reconciled.jobs)
             nothing = Plan()
-            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {})
+            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {}, {})
             return _Decided(jobs, views, nothing, error=error)
 
     def _decide_what(
@@ -663,7 +663,8 @@ class Controller:
         self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
         self._batch_trials.see(reconciled.jobs, reports, state.at)
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
-        snapshot = self._snapshot_of(state, reconciled, reports)
+        analyzed = self._analyzed(reconciled.jobs)
+        snapshot = self._snapshot_of(state, reconciled, reports, analyzed)
         plan = not_more_than_start(
             self._plan_all(snapshot, state),
             reconciled.jobs,
@@ -680,7 +681,7 @@ class Controller:
         if acts:
             self._decide(state)
         jobs = self._in_book(reconciled.jobs) if acts else reconciled.jobs
-        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known)
+        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known, analyzed)
         return _Decided(jobs, views, plan, order, told)
 
     def _take_from_suspended(self, state: ClusterState, reconciled: ReconciledState) -> ReconciledState:
@@ -766,7 +767,11 @@ class Controller:
         return lent if lent and node in nodes.get(lent, ()) and node not in nodes.get(own, ()) else own
 
     def _snapshot_of(
-        self, state: ClusterState, reconciled: ReconciledState, reports: Mapping[JobKey, LeaderReport]
+        self,
+        state: ClusterState,
+        reconciled: ReconciledState,
+        reports: Mapping[JobKey, LeaderReport],
+        analyzed: Mapping[JobKey, Speed],
     ) -> Snapshot:
         """The snapshot with everything that is known of the jobs that train, or wait to."""
         within = guarantees(self._settings.controller.quotas, state.jobs)
@@ -777,7 +782,7 @@ class Controller:
             state.at,
             self._fair_shares.weights,
             within.jobs,
-            self._analyzed(reconciled.jobs),
+            analyzed,
         )
         training = self._training_jobs.of(state.jobs, reconciled.jobs, known)
         return replace(self._snapshot(state, reconciled.jobs), training=training, quotas=within.quotas)

@@ -68,6 +68,10 @@ def test_jobs_try_batches_and_grow_as_the_calibration_lets_expect(lab: Lab) -> N
     first.wait_until("two workers", lambda: shown(lab, first).get("workers") == 2)
     assert 16 <= shown(lab, first)["batch"] <= 64
     assert "tried" in lab.run(["flexo", "cost", str(first.job_id)]).stdout
+    why = lab.run(["flexo", "why", str(first.job_id)]).stdout
+    (forecast,) = (line for line in why.splitlines() if "by batch" in line)
+    assert "time limit" in forecast, why
+    assert all(f"{batch} samples" in forecast for batch in (16, 32, 64)), why
     first.cancel()
     first.wait()
 
@@ -106,5 +110,5 @@ def train(lab: Lab, name: str) -> Job:
         str(logs),
     )
     run = shlex.join([sys.executable, str(SCRIPT), *options])
-    asked = ("-n", "1", "--gpus-per-task=1", "--elastic-batch=16-64")
+    asked = ("-n", "1", "--gpus-per-task=1", "--time=30", "--elastic-batch=16-64")
     return submit(lab, name, run, options=asked, elastic="1-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,8 +11,10 @@ from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint, Source
 from flexo.model.queue import JobKey, JobState
+from flexo.model.ranges import Range
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
+from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair
 from flexo.words import duration, workers
 
@@ -92,6 +95,8 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     sentences += _how_far(shown)
     if shown.batch:
         sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")
+    if shown.by_batch is not None:
+        sentences.append(_forecast(shown.by_batch, job.training_workers, job.workers))
     if shown.scaling:
         sentences.append(profile(shown.scaling))
         sentences += _efficiency(shown)
@@ -204,6 +209,24 @@ def _how_far(shown: JobView) -> list[str]:
         return told
     size = workers(shown.job.training_workers)
     return [*told, f"with {size} it goes on for {duration(shown.left.seconds)}, {_BY[shown.left.source]}"]
+
+
+def _forecast(times: RunTimes, now: int, allowed: Range) -> str:
+    """A sentence on the rest of the training by batch: with the fewest workers that can take the batch, which
+    is the worst case (IBM, section V-A), with those of now, and with the most."""
+    told = "; ".join(_times_with(times, batch, now, allowed) for batch in times.batches())
+    return f"the rest of its training by batch, by its trials, {_BY[times.source]}: {told}"
+
+
+def _times_with(times: RunTimes, batch: int, now: int, allowed: Range) -> str:
+    """``64 samples 5.2 h with 1 worker, 2.1 h with 4 workers``."""
+    fewest = times.fewest(batch, allowed)
+    if not fewest:
+        return f"{batch} samples do not fit {workers(allowed.max)}"
+    sizes = sorted({fewest, now, allowed.max} - {0})
+    told = {size: times.seconds(batch, size) for size in sizes}
+    each = (f"{duration(took)} with {workers(size)}" for size, took in told.items() if math.isfinite(took))
+    return f"{batch} samples {', '.join(each)}"
 
 
 def profile(points: Sequence[ScalingPoint]) -> str:

@@ -9,11 +9,12 @@ from flexo.clusters.base import ClusterState
 from flexo.control.slow_gpus import nodes_of
 from flexo.control.views import JobView, TimeLeft
 from flexo.model.elastic import ElasticJob, LeaderReport
-from flexo.model.measured import ScalingPoint
+from flexo.model.measured import ScalingPoint, Speed
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import seconds_left
+from flexo.scalability.run_time import RunTimes
 
 
 def job_views(
@@ -23,8 +24,12 @@ def job_views(
     plan: Plan,
     reports: Mapping[JobKey, LeaderReport],
     scaling: Mapping[JobKey, tuple[ScalingPoint, ...]],
+    analyzed: Mapping[JobKey, Speed],
 ) -> tuple[JobView, ...]:
-    """The views of `jobs`, which are given as they are once `plan` is carried out."""
+    """The views of `jobs`, which are given as they are once `plan` is carried out.
+
+    `analyzed`: the speeds that the job scalability analyzer expects.
+    """
     known = {job.key: job for job in snapshot.training}
     bases = {job.key: job for job in state.jobs}
     batches = {batch.job: batch.samples for batch in plan.batches}
@@ -38,6 +43,7 @@ def job_views(
             batch=batches.get(job.key, 0),
             progress=report.progress if report else 0.0,
             left=_time_left(job, known.get(job.key)),
+            by_batch=_by_batch(job, known.get(job.key), analyzed.get(job.key)),
             name=base.name,
             partition=",".join(base.partitions),
             started_at=base.started_at or 0.0,
@@ -52,3 +58,10 @@ def _time_left(job: ElasticJob, known: TrainingJob | None) -> TimeLeft | None:
         return None
     seconds = seconds_left(known, job.training_workers, len(nodes_of(job)), 0.0)
     return TimeLeft(seconds, known.source) if math.isfinite(seconds) else None
+
+
+def _by_batch(job: ElasticJob, known: TrainingJob | None, speed: Speed | None) -> RunTimes | None:
+    """The time that the job still takes by batch; None: not known."""
+    if known is None or known.remaining_work is None or speed is None or job.batch is None:
+        return None
+    return RunTimes(speed, known.remaining_work, job.batch, known.source)

@@ -13,6 +13,7 @@ from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
+from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair, pairs_of
 from flexo_protos.resources import Amount, total
 
@@ -95,6 +96,8 @@ class JobView:
     """The part of the training that is done, from 0 to 1, as the leader reports; 0: not known."""
     left: TimeLeft | None = None
     """The remaining time; None: not known."""
+    by_batch: RunTimes | None = None
+    """The remaining time by batch; None: the job has not tried several batches, or it is not known."""
     name: str = ""
     """The name that its user chose."""
     partition: str = ""
