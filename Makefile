@@ -164,7 +164,7 @@ bench-torch: ## scripts of torch.distributed that grow, shrink and lose workers,
 	@./setup.sh torchft
 	@$(BIN)/python -m flexo_bench.elastic_ddp $(ARGS)
 
-bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
+bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm ibm-figures pollux' for a few minutes)
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.papers $(ARGS)
 

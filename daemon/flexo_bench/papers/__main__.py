@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.papers import amoeba, antman, ibm, idle, lyra, pollux, report
+from flexo_bench.papers import amoeba, antman, ibm, ibm_figures, idle, lyra, pollux, report
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.results import SimulatedRun
@@ -20,8 +20,8 @@ from flexo_simulation.results import SimulatedRun
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
 TRACES = ROOT.parent / "shared" / "traces"
-PARTS = ("ibm", "antman", "pollux", "idle", "amoeba", "lyra")
-NEED_TRACES = PARTS[2:]
+NEED_TRACES = ("pollux", "idle", "amoeba", "lyra")
+PARTS = ("ibm", "ibm-figures", "antman", *NEED_TRACES)
 
 
 def main() -> None:
@@ -63,6 +63,7 @@ def _write(comparison: Comparison) -> None:
 def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]:
     return {
         "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
+        "ibm-figures": lambda run: ibm_figures.compare(run, range(1, options.seeds + 1)),
         "antman": lambda run: antman.compare(run, range(1, options.seeds + 1)),
         "pollux": lambda run: pollux.compare(run, TRACES),
         "idle": lambda run: idle.compare(run, TRACES, options.jobs),

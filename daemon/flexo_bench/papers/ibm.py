@@ -1,4 +1,4 @@
-"""IBM's tables III and IV and experiments of sections IV-D to IV-F: `throughput` beside fixed batches."""
+"""IBM's tables III and IV: `throughput` beside random batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.policies.fixed_batch import MaxBatch, MinBatch, RandomBatch
+from flexo.policies.fixed_batch import RandomBatch
 from flexo.policies.throughput import Throughput
 from flexo_bench.papers.figures import Comparison, Figure, Row, Run, Table, ratio
 from flexo_simulation.comparison import Trial
@@ -81,7 +81,7 @@ SETUPS = {"III": Setup(40, 720.0), "IV": Setup(400, 480.0)}
 
 
 def compare(run: Run, seeds: Sequence[int]) -> Comparison:
-    """Simulate all tables and experiments."""
+    """Simulate both tables."""
     tables: list[Table] = []
     ratios: list[Row] = []
     for number, setup in SETUPS.items():
@@ -93,7 +93,6 @@ def compare(run: Run, seeds: Sequence[int]) -> Comparison:
             ratios.append(Row(f"table {number}, {when}", _ratios(results, number)))
     tables.append(Table("ratios: what elasticity of the batch gains", RATIOS, tuple(ratios)))
     tables.append(_assumptions(run, seeds))
-    tables.append(_experiments(run, seeds))
     return Comparison("ibm", PAPER, DIFFERENCES, tuple(tables))
 
 
@@ -107,7 +106,7 @@ def _simulate(run: Run, setup: Setup, seeds: Sequence[int]) -> tuple[tuple[Resul
 def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
     """Trials in the order of CASES."""
     workload = generate(setup.arrivals, setup.gpus, seed, setup.k_max)
-    scenario = _scenario(setup.gpus, setup.delta_s)
+    scenario = scenario_of(setup.gpus, setup.delta_s)
     for drops in (True, False):
         flexible = Throughput(delta_s=0.0, drops=drops, overtaking=False)
         yield Trial("throughput", flexible, workload, scenario)
@@ -115,7 +114,7 @@ def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
         yield Trial("random-batch", random, workload, scenario)
 
 
-def _scenario(gpus: int, delta_s: float) -> Scenario:
+def scenario_of(gpus: int, delta_s: float = DELTA_S) -> Scenario:
     """The scenario. Delta is the simulator's interval, so that decisions are at multiples of Delta."""
     return Scenario((NodeGroup(gpus // GPUS_OF_NODE, GPUS_OF_NODE),), interval_s=delta_s or None)
 
@@ -181,84 +180,9 @@ def _assumptions(run: Run, seeds: Sequence[int]) -> Table:
         "categories 2 and 3: 32 a GPU": replace(setup, categories=_largest(32, 32)),
         "categories 2 and 3: 128 a GPU": replace(setup, categories=_largest(128, 128)),
         "k_max 10": replace(setup, k_max=10),
-        "k_max 5": replace(setup, k_max=LITERAL_K_MAX),
+        "k_max 5": replace(setup, k_max=5),
         "rates 0.8 times as high": replace(setup, high=0.8),
         "rates 1.2 times as high": replace(setup, high=1.2),
     }
     rows = [Row(label, _ratios(_simulate(run, variant, seeds), "III")) for label, variant in variants.items()]
     return Table("what each assumption does to table III, Delta 10 min", RATIOS, tuple(rows))
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One of sections IV-D to IV-F: jobs of one category, half an hour each on one GPU; 40 GPUs, drops."""
-
-    label: str
-    category: int
-    policy: type[MaxBatch | MinBatch | RandomBatch]
-    high: float
-    low: float
-    jobs_more: float
-    """Printed ratio of jobs completed, elastic to fixed. nan: not printed."""
-    jct: float = math.nan
-    """Printed ratio of completion times, elastic to fixed. nan: not printed."""
-
-
-EXPERIMENTS = (
-    Experiment("Max-BS, high rate, category 1 (IV-D)", 1, MaxBatch, 1.0, 1.0, 10.0),
-    Experiment("Max-BS, high rate, category 2 (IV-D)", 2, MaxBatch, 1.0, 1.0, 10.0),
-    Experiment("Min-BS, high rate, category 1 (IV-D)", 1, MinBatch, 1.0, 1.0, 1.0),
-    Experiment("Min-BS, low rate, category 1 (IV-D)", 1, MinBatch, 0.25, 0.25, math.nan, 23.04 / 27.39),
-    Experiment("Random-BS, high rate, category 1 (IV-E)", 1, RandomBatch, 1.0, 1.0, 1.82),
-    Experiment("Random-BS, high rate, category 2 (IV-E)", 2, RandomBatch, 1.0, 1.0, 1.644),
-    Experiment("Random-BS, high rate, category 3 (IV-E)", 3, RandomBatch, 1.0, 1.0, 1.90),
-    Experiment("Random-BS, high rate, category 4 (IV-E)", 4, RandomBatch, 1.0, 1.0, 1.0),
-    Experiment("Random-BS, low rate, category 1 (IV-F)", 1, RandomBatch, 0.25, 0.25, 1.97),
-    Experiment("Random-BS, bursty, category 1 (IV-F)", 1, RandomBatch, 1.0, 0.25, 2.19),
-)
-HALF_AN_HOUR = 30.0
-LITERAL_K_MAX = 5
-"""The value that sections IV-D to IV-F fit if k_max is the same in the rates and for a job
-(docs/evidence/papers-ibm.md)."""
-
-
-def _experiments(run: Run, seeds: Sequence[int]) -> Table:
-    rows = [
-        Row(each.label, (*_gains(run, each, None, seeds), *_gains(run, each, LITERAL_K_MAX, seeds)))
-        for each in EXPERIMENTS
-    ]
-    return Table(
-        "sections IV-D to IV-F: 40 GPUs, 240 min, drops, Delta 10 min; elastic to fixed",
-        (
-            "jobs completed",
-            "completion time",
-            f"jobs, k_max {LITERAL_K_MAX} in jobs and rates",
-            f"time, k_max {LITERAL_K_MAX} in jobs and rates",
-        ),
-        tuple(rows),
-    )
-
-
-def _gains(run: Run, each: Experiment, k_max: int | None, seeds: Sequence[int]) -> tuple[Figure, Figure]:
-    """Ratios of jobs completed and of completion times, elastic to fixed."""
-    trials = [trial for seed in seeds for trial in _pair(each, k_max, seed)]
-    results = [outcome.result for outcome in run(trials)]
-    elastic, fixed = results[::2], results[1::2]
-    return (
-        ratio([r.finished for r in elastic], [r.finished for r in fixed], each.jobs_more),
-        ratio([r.avg_jct_s for r in elastic], [r.avg_jct_s for r in fixed], each.jct),
-    )
-
-
-def _pair(each: Experiment, k_max: int | None, seed: int) -> tuple[Trial, Trial]:
-    category = replace(CATEGORIES[each.category - 1], minutes=HALF_AN_HOUR)
-    load = 1.0 if k_max is None else k_max / 40  # "k_max times lambda", of all GPUs' rate
-    arrivals = Arrivals(240.0, load * each.high, load * each.low, 60.0, (category,))
-    workload, scenario = generate(arrivals, 40, seed, k_max), _scenario(40, DELTA_S)
-    fixed = each.policy(delta_s=0.0, drops=True)
-    if isinstance(fixed, RandomBatch):
-        fixed = replace(fixed, seed=seed)
-    return (
-        Trial("throughput", Throughput(delta_s=0.0, drops=True), workload, scenario),
-        Trial("fixed", fixed, workload, scenario),
-    )
