@@ -15,10 +15,10 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from flexo_bench.jsa.forecasts import MODELS
+from flexo_bench.jsa.models import load, make_model
 from flexo_bench.runtime.workload import Log, process_started_at
 from horovod_elastic.batches import share
 from horovod_elastic.training import AggregateBatch, notify_end_of_minibatch
@@ -58,9 +58,7 @@ class Trainer:
 
     def __init__(self, model: torch.nn.Module, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
-        digits = load_digits()
-        self._images = torch.tensor(digits.data, dtype=torch.float32) / 16
-        self._labels = torch.tensor(digits.target)
+        self._images, self._labels = load()
         self._order: Iterator[int] = iter(())
         self.steps = 0
         """The steps taken."""
@@ -95,24 +93,6 @@ class Trainer:
         if self.steps % _COMMIT_EVERY == 0:
             state.commit()
         return seconds
-
-
-def make_model(name: str) -> torch.nn.Module:
-    """A network of convolutions with 58 thousand weights, or a perceptron with 4.3 million."""
-    torch.manual_seed(0)
-    if name == "mlp":
-        return torch.nn.Sequential(
-            torch.nn.Linear(64, 2048), torch.nn.ReLU(),
-            torch.nn.Linear(2048, 2048), torch.nn.ReLU(),
-            torch.nn.Linear(2048, 10),
-        )  # fmt: skip
-    return torch.nn.Sequential(
-        torch.nn.Unflatten(1, (1, 8, 8)),
-        torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(), torch.nn.Linear(256, 10),
-    )  # fmt: skip
 
 
 def _parse() -> argparse.Namespace:

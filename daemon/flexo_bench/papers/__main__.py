@@ -8,11 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.papers import amoeba, antman, ibm, ibm_figures, idle, lyra, pollux, report
+from flexo_bench.papers import amoeba, antman, ibm, ibm_accuracy, ibm_figures, idle, lyra, pollux, report
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.results import SimulatedRun
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
 TRACES = ROOT.parent / "shared" / "traces"
 NEED_TRACES = ("pollux", "idle", "amoeba", "lyra")
-PARTS = ("ibm", "ibm-figures", "antman", *NEED_TRACES)
+PARTS = ("ibm", "ibm-figures", "ibm-accuracy", "antman", *NEED_TRACES)
 
 
 def main() -> None:
@@ -44,13 +45,22 @@ def main() -> None:
         return run_trials(trials, options.processes, told)
 
     for part in options.parts:
-        if part in NEED_TRACES and not TRACES.exists():
-            print(f"{part} is left out: it needs the traces, which would lie at {TRACES}", file=sys.stderr)
+        if missing := _missing(part):
+            print(f"{part} is left out: it needs {missing}", file=sys.stderr)
             continue
-        comparison = _part(part, options)(run)
+        comparison = _part(part, options, say)(run)
         report.show(comparison, console)
         _write(comparison)
     say(f"written: {RESULTS}")
+
+
+def _missing(part: str) -> str:
+    """What the part needs and this machine lacks; "": nothing."""
+    if part in NEED_TRACES and not TRACES.exists():
+        return f"the traces, which would lie at {TRACES}"
+    if part == "ibm-accuracy" and not all(map(find_spec, ("torch", "sklearn"))):
+        return "PyTorch and scikit-learn, which make setup installs"
+    return ""
 
 
 def _write(comparison: Comparison) -> None:
@@ -60,10 +70,11 @@ def _write(comparison: Comparison) -> None:
     RESULTS.write_text(json.dumps(known | {comparison.name: report.as_json(comparison)}, indent=1) + "\n")
 
 
-def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]:
+def _part(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> Callable[[Run], Comparison]:
     return {
         "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
         "ibm-figures": lambda run: ibm_figures.compare(run, range(1, options.seeds + 1)),
+        "ibm-accuracy": lambda _: ibm_accuracy.compare(options.processes, range(1, options.seeds + 1), say),
         "antman": lambda run: antman.compare(run, range(1, options.seeds + 1)),
         "pollux": lambda run: pollux.compare(run, TRACES),
         "idle": lambda run: idle.compare(run, TRACES, options.jobs),
@@ -75,7 +86,9 @@ def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-papers ARGS=", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--seeds", type=int, default=5, help="of generated jobs (default: 5)")
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="of generated jobs and of trainings (default: 5)"
+    )
     parser.add_argument("--jobs", type=int, help="only the first N of the Philly trace (default: all)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)
