@@ -75,6 +75,13 @@ class ServiceSettings(Section):
     ] = ()
     """Users from whom flexod hides nothing where the cluster hides jobs (Slurm's `PrivateData`), besides
     administrators and Slurm's own Operators."""
+    web_steering: Annotated[
+        tuple[str, ...],
+        BeforeValidator(as_tuple),
+        Allowed('a list of accounts of flexo-web, as in ["flexo-web"]; never root'),
+    ] = ()
+    """Accounts whose word on who looks at the web pages flexod believes: these viewers may scale their own
+    jobs there. Empty: the pages only read."""
     authentication: Annotated[Literal["munge", "slurm"], Allowed('"munge" or "slurm"')] = "munge"
     """How callers prove who they are: with MUNGE, or with Slurm's own sack where AuthType=auth/slurm. Hosts
     of callers need this line, too."""
@@ -85,6 +92,13 @@ class ServiceSettings(Section):
     @classmethod
     def _check_address(cls, value: str) -> str:
         return host_and_port(value)
+
+    @field_validator("web_steering")
+    @classmethod
+    def _check_web_steering(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "root" in value:
+            raise ValueError("flexo-web never runs as root")
+        return value
 
     @field_validator("munge_socket")
     @classmethod

@@ -342,14 +342,19 @@ class Controller:
         with self._lock:
             return headline(job_id, self._view)
 
-    def scale(self, key: JobKey, workers: int | None) -> str:
+    def scale(self, key: JobKey, workers: int | None, by: str = "") -> str:
         """Set the owner's cap on the job's workers; None: remove it. Returns what happens now.
 
-        The caller checks who may do this. Raises UnknownJob, BadScale.
+        `by`: who asked for it, and where, for the event; "": a command, of whom the log tells. The caller
+        checks who may do this. Raises UnknownJob, BadScale.
         """
         stands = self._overrides.cap_of(key) == workers
         text = self._overrides.scale(self._running(key).job, workers)
-        return text if stands else self._scaled(key, text)  # a repeated request is one event
+        if stands:  # a repeated request is one event
+            return text
+        done = f"scaled to {workers}" if workers else "cap removed"
+        self._scaled(key, f"{text}: {done} by {by}" if by else text)
+        return text
 
     def scale_out(self, key: JobKey, workers: int) -> str:
         """Amoeba's scaleOut: give the job this number of workers more. Returns what happens now.

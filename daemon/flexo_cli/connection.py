@@ -211,6 +211,12 @@ class Daemon:
         request = admin_pb2.ScaleJobRequest(job_id=job_id, workers=workers)
         return self._call("ScaleJob", self._stub.ScaleJob, request)
 
+    def scale_viewers_job(self, job_id: int, workers: int, viewer_uid: int) -> admin_pb2.ScaleJobReply:
+        """`scale` for somebody who looks at flexo-web's pages. flexod believes accounts in [service]
+        web_steering alone."""
+        request = admin_pb2.ScaleViewersJobRequest(job_id=job_id, workers=workers, viewer_uid=viewer_uid)
+        return self._call("ScaleViewersJob", self._stub.ScaleViewersJob, request)
+
     def scale_out(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
         """Give a job `workers` more workers."""
         request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers)

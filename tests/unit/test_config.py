@@ -96,6 +96,8 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("service", "address = 6836", '"host:port"'),
         ("service", 'administrators = "ada"', "a list of user names"),
         ("service", "administrators = [1]", "a list of user names"),
+        ("service", 'web_steering = "flexo-web"', "a list of accounts"),
+        ("service", 'web_steering = ["flexo-web", "root"]', "never root"),
         ("service", 'munge_socket = "munge.socket"', "absolute path"),
         ("slurm", 'satellite_partition = "flex,train"', "one partition"),
         ("slurm", "timeout_s = 0", "from 1 to 600"),

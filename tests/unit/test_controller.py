@@ -475,6 +475,22 @@ def test_the_same_cap_said_again_and_again_is_one_event(world):
     assert world.kinds().count("scale") == 2
 
 
+def test_a_job_scaled_on_the_web_page_has_an_event_that_says_who_did_it_and_where(world):
+    world.job()
+    world.go(10)
+    answered = world.controller.scale(KEY, 2, "ada on the web page")
+    assert "ada" not in answered
+    world.controller.scale(KEY, 2, "ada on the web page")
+    world.controller.scale(KEY, None, "ada on the web page")
+    events = reversed(world.event_store.events(1, 1000))
+    told = [event.text for event in events if event.kind == "scale"]
+    assert [text.rpartition(": ")[2] for text in told] == [
+        "scaled to 2 by ada on the web page",
+        "cap removed by ada on the web page",
+    ]
+    assert told[0].startswith(answered)
+
+
 def test_the_owner_scales_down_at_once_and_back(world):
     leader = world.job()
     world.go(20)

@@ -89,6 +89,7 @@ def examine(
         *_credentials(settings, socket),
         *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
         *flexod.check_config(config_path, mistakes, settings.renamed),
+        *flexod.check_web_steering(settings.service.web_steering),
         *_flexods(settings, addresses, ask_flexod, elsewhere),
     ]
     event_store = settings.event_store.path

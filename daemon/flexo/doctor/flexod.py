@@ -18,6 +18,7 @@ from flexo.config import ConfigError, Settings, load
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _LEAST_FREE_MIB: Final = 100
+_NO_SHELLS: Final = ("nologin", "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,37 @@ def check_answer(answer: FlexodAnswer, version: str) -> list[Finding]:
             problem("flexod.trouble", said, "`flexo status` and `journalctl -u flexod` say more.")
         )
     return findings
+
+
+def check_web_steering(names: Iterable[str]) -> list[Finding]:
+    """Check the accounts that may scale jobs for flexo-web's viewers. No names, no findings: the pages only
+    read."""
+    return [_web_account(name) for name in names]
+
+
+def _web_account(name: str) -> Finding:
+    check, said = "flexod.web_steering", f"[service] web_steering: {name}"
+    try:
+        account = pwd.getpwnam(name)
+    except KeyError:
+        return problem(
+            check,
+            f"{said} is no account of this host, so flexod believes nobody of that name",
+            "flexo.toml: [service] web_steering with the account that flexo-web runs as.",
+        )
+    if account.pw_uid == 0:
+        return problem(
+            check,
+            f"{said} is root's account, which flexod does not believe",
+            "Run flexo-web as an account of its own, and name that one.",
+        )
+    if Path(account.pw_shell).name not in _NO_SHELLS:
+        return warning(
+            check,
+            f"{said} has the shell {account.pw_shell}: whoever logs in there can scale every user's jobs",
+            f"Name an account that is flexo-web's alone, or `usermod -s /usr/sbin/nologin {name}`.",
+        )
+    return ok(check, f"{said} may scale jobs for those who look at the web pages")
 
 
 def check_event_store(event_store: Path, account: str) -> list[Finding]:

@@ -38,6 +38,7 @@ from flexo.service.jobs_service import JobService, ServiceTimeouts
 from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.lending_setup import lending_of, pushed_demand
 from flexo.service.server import Services, all_services
+from flexo.service.web_accounts import web_accounts
 from flexo.service.workers import started_pool
 from flexo_protos.v1 import admin_pb2
 
@@ -99,6 +100,7 @@ class Active:
         admin = AdminService(
             *(controller, event_store, leaders, settings.service.administrators, availability),
             readers=settings.service.readers,
+            web_accounts=web_accounts(settings.service.web_steering),
         )
         inference = InferenceService(pushed, _may_push(settings), leaders.wake.set)
         users = frozenset(settings.aggregation.pool_users)
@@ -114,6 +116,7 @@ class Active:
         """Apply changed settings; see reloading.py."""
         self._admin.administrators = changed.service.administrators
         self._admin.readers = changed.service.readers
+        self._admin.web_accounts = web_accounts(changed.service.web_steering)
         self._inference.users = _may_push(changed)
         self.controller.reconfigure(changed, news, unheeded)
 

@@ -80,6 +80,7 @@ MOST_SAMPLES = 20_000
 DEMAND_STEP_S = 300.0
 """The step of the history of demand, if the caller names none."""
 
+_NO_WEB_ACCOUNT = "[service] web_steering in flexod's configuration names other accounts, or none"
 _UINT32, _UINT64 = (1 << 32) - 1, (1 << 64) - 1
 
 _T = TypeVar("_T")
@@ -98,6 +99,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         availability: Callable[[], admin_pb2.Availability | None] = lambda: None,
         budgets: Budgets = STANDARD,
         readers: tuple[str, ...] = (),
+        web_accounts: frozenset[int] = frozenset(),
     ) -> None:
         """`availability`: returns the status of several flexods; None if there is only one."""
         self._availability = availability
@@ -116,6 +118,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Users who may steer any job. A reload of the configuration may change them."""
         self.readers = readers
         """Users from whom nothing is hidden, besides administrators. A reload may change them, too."""
+        self.web_accounts = web_accounts
+        """The uids that may steer for their viewers. A reload may change them, too."""
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
@@ -129,6 +133,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         visibility = await self._visibility(view)
         visibility.cut_status(reply, view)
         reply.privacy.CopyFrom(await self._privacy(privacy_of(view), visibility))
+        reply.web_steering = caller().uid in self.web_accounts
         return reply
 
     async def ListJobs(  # type: ignore[override]  # noqa: N802
@@ -199,6 +204,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         text = await _or_abort(context, self._controller.scale_in, key, request.workers, node)
         _log.info("job scaled in", job=str(key), workers=request.workers, node=node, uid=caller().uid)
+        return admin_pb2.ScaleJobReply(text=text)
+
+    async def ScaleViewersJob(  # noqa: N802
+        self, request: admin_pb2.ScaleViewersJobRequest, context: _Context
+    ) -> admin_pb2.ScaleJobReply:
+        """Cap a job for its owner, who looks at flexo-web's pages. flexo-web says who that is."""
+        viewer = request.viewer_uid
+        view = await self._steered_for_viewer(request.job_id, viewer, context)
+        key, by = view.job.key, f"{view.job.user} on the web page"
+        text = await _or_abort(context, self._controller.scale, key, request.workers or None, by)
+        said = {"job": str(key), "workers": request.workers, "viewer": viewer, "uid": caller().uid}
+        _log.info("job scaled on the web page", **said)
         return admin_pb2.ScaleJobReply(text=text)
 
     async def ProfileJob(  # noqa: N802
@@ -313,8 +330,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return await _in(self._readers, lambda: build(visibility.of(view)).SerializeToString())
 
     async def _visibility(self, view: View) -> Visibility:
-        """What the caller may see. It takes a look-up of the caller's name only where something is hidden."""
-        hidden, uid = privacy_of(view), caller().uid
+        """What the caller may see."""
+        return await self._visibility_of(caller().uid, view)
+
+    async def _visibility_of(self, uid: int, view: View) -> Visibility:
+        """What a user may see. It takes a look-up of the user's name only where something is hidden."""
+        hidden = privacy_of(view)
         visibility = Visibility(principal_of(uid), hidden)
         if visibility.is_whole or (
             principal_of(uid) not in hidden.readers and not await self._reads_all(uid)
@@ -390,13 +411,40 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         administers = await self._administers(caller().uid)
         if not administers:  # also for calls that are refused
             await self._refuse_too_many(caller().uid, context)
-        view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
-        if view is None:
-            await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(job_id))
+        view = await self._running(job_id, context)
         if not administers:
             await self._refuse_strangers(view, context)
         await self._refuse_too_many_of_job(view.job.key, administers, context)
         return view.job.key
+
+    async def _running(self, job_id: int, context: _Context) -> JobView:
+        view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
+        if view is None:
+            await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(job_id))
+        return view
+
+    async def _steered_for_viewer(self, job_id: int, viewer: int, context: _Context) -> JobView:
+        """The running job of this number, if it is the viewer's and the caller may speak for viewers; else
+        the call aborts. Neither the caller's own rights count here nor an administrator's, and nobody
+        speaks for root. The viewer pays for commands, once the caller is believed."""
+        if caller().uid not in self.web_accounts or viewer == 0:
+            await self._refuse_too_many(caller().uid, context)
+            speaker = "nobody steers for root" if caller().uid in self.web_accounts else _NO_WEB_ACCOUNT
+            await self._deny(job_id, f"uid {caller().uid} may not steer for uid {viewer}: {speaker}", context)
+        await self._refuse_too_many(viewer, context)
+        view = await self._running(job_id, context)
+        if principal_of(viewer) != view.owner:
+            if not (await self._visibility_of(viewer, self._controller.view())).shows_job_of(view.owner):
+                self._log.warning("steering denied", job=job_id, uid=caller().uid, viewer=viewer)
+                await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(job_id))
+            text = f"uid {viewer} may not steer job {view.job.key} on the web page: {view.job.user} may"
+            await self._deny(job_id, text, context)
+        await self._refuse_too_many_of_job(view.job.key, administers=False, context=context)
+        return view
+
+    async def _deny(self, job_id: int, text: str, context: _Context) -> NoReturn:
+        self._log.warning("steering denied", job=job_id, uid=caller().uid, peer=context.peer(), why=text)
+        await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
 
     async def _administers(self, uid: int) -> bool:
         return uid in (0, os.getuid()) or await asyncio.to_thread(account, uid) in self.administrators
@@ -426,8 +474,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await _abort(context, grpc.StatusCode.NOT_FOUND, _not_running(view.job.key.job_id))
         may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
-        self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
-        await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
+        await self._deny(view.job.key.job_id, text, context)
 
 
 def _owner_in_queue(job_id: int, view: View) -> JobOwner | None:

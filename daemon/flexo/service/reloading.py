@@ -21,7 +21,8 @@ from flexo.control.batch_trials import read_all_reduce
 from flexo_protos.all_reduce_file import BadAllReduceFile
 
 AT_ONCE: Final = frozenset(
-    {("service", "administrators"), ("service", "readers"), ("loaning", "inference_users")}
+    {("service", key) for key in ("administrators", "readers", "web_steering")}
+    | {("loaning", "inference_users")}
     | {("controller", key) for key in ControllerSettings.model_fields if key != "dry_run"}
 )
 """Keys that can change without a restart, by section. `dry_run` cannot, because lending was made with it."""

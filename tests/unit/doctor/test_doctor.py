@@ -22,6 +22,7 @@ from flexo.doctor.flexod import (
     check_answer,
     check_config,
     check_event_store,
+    check_web_steering,
 )
 from flexo.doctor.memory import check_memory
 from flexo.doctor.munge import check_munge, check_sack
@@ -465,6 +466,26 @@ def test_a_flexod_that_is_silent_troubled_or_of_another_version_is_said() -> Non
 def test_each_mistake_of_the_configuration_is_a_problem() -> None:
     assert [each.level for each in check_config(Path("/x"), ("a", "b"))] == [Level.PROBLEM] * 2
     assert levels(check_config(Path("/x"), ())) == {"flexod.config": Level.OK}
+
+
+def test_accounts_that_scale_for_viewers_have_to_exist_and_to_be_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def account(uid: int, shell: str) -> pwd.struct_passwd:
+        return pwd.struct_passwd(("a", "x", uid, uid, "", "/", shell))
+
+    known = {
+        "web": account(900, "/usr/sbin/nologin"),
+        "ada": account(1000, "/bin/bash"),
+        "toor": account(0, ""),
+    }
+    monkeypatch.setattr("flexo.doctor.flexod.pwd.getpwnam", lambda name: known[name])
+    found = check_web_steering(("web", "ada", "toor", "webb"))
+    assert [each.level for each in found] == [Level.OK, Level.WARNING, Level.PROBLEM, Level.PROBLEM]
+    assert {each.check for each in found} == {"flexod.web_steering"}
+    assert "/bin/bash" in found[1].what
+    assert "webb" in found[3].what
+    assert check_web_steering(()) == []
 
 
 def test_the_event_store_folder_has_to_be_there_and_writable_by_its_account(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_every_method_has_a_budget() -> None:
         for method in service.methods
     }
     assert {name for name, kind in kinds.items() if kind is Kind.STEER} == {
-        f"AdminService/{name}" for name in ("ScaleJob", "ScaleOut", "ScaleIn", "ProfileJob", "CheckpointJob")
+        f"AdminService/{name}"
+        for name in ("ScaleJob", "ScaleOut", "ScaleIn", "ScaleViewersJob", "ProfileJob", "CheckpointJob")
     }
     assert kinds["AdminService/ExplainJob"] is Kind.READ
     assert kinds["LeaseService/Acquire"] is Kind.LEASE
