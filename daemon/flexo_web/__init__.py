@@ -1,1 +1,1 @@
-"""flexo-web: pages on what flexod sees and does, served by an unprivileged process beside it. Read-only."""
+"""flexo-web: pages on what flexod sees and does, served by an unprivileged process beside it."""

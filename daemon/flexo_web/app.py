@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -24,12 +24,14 @@ from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
 from flexo_web.event_page import LARGEST
 from flexo_web.feed import Client, Feed
+from flexo_web.forms import TOKEN, BadForm, from_own_page, read_form
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
 from flexo_web.openid import OpenId
 from flexo_web.refusals import RefusalLog
 from flexo_web.security_headers import REPORT_POLICY, SecurityHeaders
 from flexo_web.sign_in import SignIn
+from flexo_web.steering import Said, Steering
 from flexo_web.tokens import Viewer
 from flexo_web.trusted_header import TrustedHeader
 from flexo_web.updates import Updates
@@ -48,9 +50,10 @@ from flexo_web.views import (
 from flexo_web.whatif_page import Question, report, what_if_page
 
 _LARGEST_JOB: Final = (1 << 64) - 1
-_SEE_OTHER, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 303, 404, 429, 503
+_SEE_OTHER, _BAD_REQUEST, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 303, 400, 404, 429, 503
 _PAGES_OF_A_USER: Final = 8
 """The most pages of a user that are being made: some wait for flexod, in turn with those of others."""
+_JOB: Final = "/jobs/{job_id:int}"
 _NOT_SIGNED_IN: Final = "You are not signed in."
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -78,7 +81,8 @@ class Site:
         self._reports = reports
         self._feed = Feed(Client(connect))
         self._idle = IdleLedger()
-        self._views = Views(Client(connect), Harvest(Client(connect)), self._idle)
+        self._steering = Steering(Client(connect))
+        self._views = Views(Client(connect), Harvest(Client(connect)), self._idle, self._steering)
         self._sign_in = SignIn(self._views, authenticator, url, openid=openid, refusals=self._refusals)
         self._updates = Updates(self._feed, self._views)
         self._being_made: Counter[int] = Counter()
@@ -97,7 +101,8 @@ class Site:
                 Route("/value.csv", self._limited(self._csv)),
                 Route(WHAT_IF, self._limited(self._what_if)),
                 Route(f"{WHAT_IF}/{{name:str}}", self._limited(self._report)),
-                *self._page("/jobs/{job_id:int}", _job_of),
+                *self._page(_JOB, _job_of),
+                Route(_JOB, self._limited(self._scale), methods=["POST"]),
                 *self._page("/events/{number:int}", _event_of),
                 Route("/jobs", self._look_up),
                 *self._sign_in.routes(),
@@ -140,7 +145,7 @@ class Site:
         """The routes of a page and of the stream that says when it has changed."""
 
         async def make(request: Request, viewer: Viewer) -> Response:
-            return await self._made(address_of(request), viewer)
+            return await self._made(address_of(request), viewer, request)
 
         async def tell_changes(request: Request) -> Response:
             viewer = self._sign_in.viewer(request)
@@ -170,10 +175,36 @@ class Site:
 
         return show
 
-    async def _made(self, address: Address, viewer: Viewer) -> Response:
-        content = await self._views.content(address, await self._feed.fresh(), viewer)
+    async def _made(self, address: Address, viewer: Viewer, request: Request, status: int = 200) -> Response:
+        token = self._sign_in.form_token(request, address.path)
+        content = await self._views.content(address, await self._feed.fresh(), viewer, token)
         html = self._views.whole(address, content, viewer)
-        return HTMLResponse(html, 200 if content.found else _NOT_FOUND)
+        return HTMLResponse(html, status if content.found else _NOT_FOUND)
+
+    async def _scale(self, request: Request, viewer: Viewer) -> Response:
+        """Scale the viewer's job as the form of its page says. If that is done, the page is opened anew, so
+        that a reload sends nothing twice; otherwise it says why not."""
+        address = _job_of(request)
+        if not from_own_page(request):
+            self._refusals.note(f"uid {viewer.uid}: a form to scale a job came from no page of this site")
+            return self._sign_in.foreign()
+        try:
+            form = await read_form(request)
+        except BadForm as error:
+            return PlainTextResponse(f"{error}\n", _BAD_REQUEST)
+        said = await self._asked(request, viewer, address, form)
+        if said.done:
+            return RedirectResponse(address.path, _SEE_OTHER)
+        return await self._made(address, viewer, request, said.status)
+
+    async def _asked(
+        self, request: Request, viewer: Viewer, address: Address, form: Mapping[str, str]
+    ) -> Said:
+        picture = (await self._feed.fresh()).picture
+        allowed = picture is not None and picture.status.web_steering
+        if not allowed or not self._sign_in.is_own_form(request, address.path, form.get(TOKEN, "")):
+            return self._steering.refuse(viewer, address.job_id, allowed=allowed)
+        return await self._steering.scale(viewer, address.job_id, form.get("workers", ""))
 
     async def _csv(self, _: Request, viewer: Viewer) -> Response:
         """The GPU hours of the page Value, as a file."""

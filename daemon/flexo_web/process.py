@@ -94,7 +94,7 @@ def _sockets(host: str, port: int, proxy: Proxy | None) -> list[socket.socket]:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of flexo-web's options."""
     parser = argparse.ArgumentParser(
-        prog="flexo-web", description="Shows on web pages what flexod sees and does. Read-only."
+        prog="flexo-web", description="Shows on web pages what flexod sees and does."
     )
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:6837", help="where it listens; else %(default)s"

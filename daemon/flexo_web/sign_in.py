@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_web.forms import FormTokens, from_own_page
 from flexo_web.openid import OpenId
 from flexo_web.openid_entrance import BEGIN_PATH, OpenIdEntrance
 from flexo_web.proxy_socket import came_through_proxy
@@ -32,6 +33,10 @@ _VERIFICATIONS: Final = 4
 """The most credentials that are with munged at once."""
 _SEE_OTHER, _UNAUTHORIZED, _FORBIDDEN = 303, 401, 403
 _NOT_SIGNED_IN: Final = "You are not signed in."
+_NOTHING_CHANGED: Final = (
+    "You are not signed in, or not any more. Nothing was changed. Sign in, and open the page again."
+)
+_READING: Final = ("GET", "HEAD")
 _USED: Final = "This link was used already, or is over."
 _BY_PROXY: Final = "Your site's sign-in let you in here. Sign out there."
 _FOREIGN: Final = "This request came from another site."
@@ -58,6 +63,7 @@ class SignIn:
         self._sessions = Tokens(SESSION_S, _SESSIONS_OF_A_USER, clock)
         self._secure = urlsplit(url).scheme == "https"
         self._cookie = "__Host-flexo" if self._secure else "flexo"
+        self._forms = FormTokens()
         self._verifying = asyncio.Semaphore(_VERIFICATIONS)
         self._openid = openid and OpenIdEntrance(
             openid, self._link_for, self.how_to, refusals or RefusalLog(), secure=self._secure
@@ -79,15 +85,36 @@ class SignIn:
             return named_by_proxy(request.scope)
         return self._sessions.holder(request.cookies.get(self._cookie, ""))
 
+    def form_token(self, request: Request, path: str) -> str:
+        """The token of the form at `path`, for the session that the request belongs to."""
+        return self._forms.of(self._session(request), path)
+
+    def is_own_form(self, request: Request, path: str, token: str) -> bool:
+        """Whether a form at `path` was shown in the session that the request belongs to."""
+        return self._forms.fits(token, self._session(request), path)
+
+    def _session(self, request: Request) -> str:
+        """A name of the session. The proxy has none: there, the user's."""
+        if came_through_proxy(request.scope):
+            named = named_by_proxy(request.scope)
+            return f"proxy {named.uid if named else ''}"
+        return f"cookie {request.cookies.get(self._cookie, '')}"
+
     def how_to(self, why: str, status: int = _UNAUTHORIZED) -> HTMLResponse:
         """The page that says how to sign in."""
         return HTMLResponse(self._views.sign_in(why, None), status)
 
     def entrance(self, request: Request) -> Response:
         """The answer to somebody who has opened a page without a session: the provider, or how to sign in."""
+        if request.method not in _READING:
+            return self.how_to(_NOTHING_CHANGED)
         if self._openid and not came_through_proxy(request.scope):
             return RedirectResponse(BEGIN_PATH, _SEE_OTHER)
         return self.how_to(_NOT_SIGNED_IN)
+
+    def foreign(self) -> Response:
+        """The answer to a form that no page of this site has sent."""
+        return self.how_to(_FOREIGN, _FORBIDDEN)
 
     def _link_for(self, viewer: Viewer) -> str:
         return f"{self._url}/enter/{self._links.issue(viewer)}"
@@ -112,8 +139,8 @@ class SignIn:
 
     async def _enter(self, request: Request) -> Response:
         """Use a link up, and begin a session."""
-        if not _from_own_page(request):
-            return self.how_to(_FOREIGN, _FORBIDDEN)
+        if not from_own_page(request):
+            return self.foreign()
         viewer = self._links.withdraw(request.path_params["token"])
         if viewer is None:
             return self.how_to(_USED)
@@ -131,19 +158,14 @@ class SignIn:
 
     async def _leave(self, request: Request) -> Response:
         """End the session."""
-        if not _from_own_page(request):
-            return self.how_to(_FOREIGN, _FORBIDDEN)
+        if not from_own_page(request):
+            return self.foreign()
         if came_through_proxy(request.scope):
             return self.how_to(_BY_PROXY, 200)
         self._sessions.withdraw(request.cookies.get(self._cookie, ""))
         left = self.how_to("You have signed out.", 200)
         left.delete_cookie(self._cookie, secure=self._secure, httponly=True, samesite="strict")
         return left
-
-
-def _from_own_page(request: Request) -> bool:
-    """Whether a form was sent from a page of this site. Browsers say where a form is from."""
-    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", "-")
 
 
 def _account(uid: int) -> str:

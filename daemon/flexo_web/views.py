@@ -17,12 +17,13 @@ from flexo_web.event_page import EventPage, ask_events, event_page
 from flexo_web.feed import Client, Snapshot
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
-from flexo_web.job_page import JobPage, job_page
+from flexo_web.job_page import job_page
 from flexo_web.loan_page import LoanHistory, Loans, ask_history, loan_page
 from flexo_web.pages import Mine, Now, mine_page, now_page
 from flexo_web.privacy import NOT_A_READER, Privacy
 from flexo_web.rendering import environment
 from flexo_web.sharing_page import Sharing, sharing_page
+from flexo_web.steering import Steering, steerable
 from flexo_web.tokens import Viewer
 from flexo_web.value_page import Value, as_csv, value_page
 from flexo_web.whatif_page import WhatIf
@@ -48,7 +49,7 @@ _HISTORY_S: Final = 5.0
 """How long what is known of past loans is good for."""
 _EVENT_S: Final = 30.0
 """How long an event is good for: it never changes, but it may be one to come, or removed some day."""
-_Page = Now | Mine | JobPage | Loans | Sharing | Value | EventPage | None
+_Page = Now | Mine | Loans | Sharing | Value | EventPage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,11 @@ class Views:
         client: Client,
         harvest: Harvest,
         ledger: IdleLedger,
+        steering: Steering,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`client`: for questions about single pages. `ledger`: of idle GPUs; somebody else adds to it."""
+        """`client`: for questions about single pages. `ledger`: of idle GPUs; somebody else adds to it.
+        `steering`: knows what became of viewers' requests."""
         self._explanations: Answers[int, admin_pb2.ExplainJobReply] = Answers(
             client, lambda daemon, job_id: daemon.explain(job_id)
         )
@@ -133,6 +136,7 @@ class Views:
         self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
         self._harvest = harvest
         self._ledger = ledger
+        self._steering = steering
         self._clock = clock
         self._templates = environment()
         self._makers: Mapping[Address, Callable[[Picture, Privacy, Viewer], Awaitable[_Page]]] = {
@@ -146,11 +150,13 @@ class Views:
         self._rendered_of = 0
         """The number of the snapshot that `_rendered` is of."""
 
-    async def content(self, address: Address, snapshot: Snapshot, viewer: Viewer) -> Content:
-        """What `viewer` sees at `address`."""
+    async def content(
+        self, address: Address, snapshot: Snapshot, viewer: Viewer, form_token: str = ""
+    ) -> Content:
+        """What `viewer` sees at `address`. `form_token`: that of the form; "": for the digest alone."""
         privacy = Privacy(snapshot.picture, viewer)
         if address.job_id:
-            return await self._job(address, snapshot, privacy)
+            return await self._job(address, snapshot, privacy, viewer, form_token)
         if address.event:
             return await self._event(address, snapshot, privacy)
         if self._rendered_of != snapshot.number:
@@ -224,12 +230,19 @@ class Views:
         self._harvest.look()
         return value_page(picture, self._harvest, self._ledger, privacy)
 
-    async def _job(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
+    async def _job(
+        self, address: Address, snapshot: Snapshot, privacy: Privacy, viewer: Viewer, form_token: str
+    ) -> Content:
         explained = await self._explanations.of(address.job_id)
         page = job_page(privacy.picture(), address.job_id, explained, privacy, self._clock())
-        return Content(
-            self._banners(snapshot, privacy), self._main("job.html", page, ""), found=not page.unknown
+        main = self._templates.get_template("job.html").render(
+            page=page,
+            path=address.path,
+            steerable=steerable(snapshot.picture, address.job_id, viewer),
+            said=self._steering.said(viewer, address.job_id),
+            form_token=form_token,
         )
+        return Content(self._banners(snapshot, privacy), Markup(main), found=not page.unknown)
 
     async def _event(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
         answer = await self._events.of(address.event)

@@ -75,6 +75,10 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
         self.loans = pb.ListLoansReply()
         self.events: list[pb.Event] = []
         """Oldest first; each has its number."""
+        self.scaled: list[tuple[int, int, int]] = []
+        """Job, workers and viewer of each call that scales a job."""
+        self.denial: tuple[grpc.StatusCode, str] | None = None
+        self.before_scaling: Callable[[], object] = lambda: None
         self.explained = {17: pb.ExplainJobReply(sentences=["no idle GPU is left"])}
 
     def _heard(self, method: str, context: grpc.ServicerContext) -> None:
@@ -85,6 +89,17 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
     def GetStatus(self, request, context):  # noqa: N802
         self._heard("GetStatus", context)
         return self.status
+
+    def ScaleViewersJob(self, request, context):  # noqa: N802
+        self._heard("ScaleViewersJob", context)
+        self.before_scaling()
+        if self.denial:
+            context.abort(*self.denial)
+        self.scaled.append((request.job_id, request.workers, request.viewer_uid))
+        for job in self.jobs:
+            if job.job_id == request.job_id:
+                job.wanted = request.workers
+        return pb.ScaleJobReply(text=f"job {request.job_id} goes to {request.workers or 'its range'}")
 
     def ListJobs(self, request, context):  # noqa: N802
         self._heard("ListJobs", context)

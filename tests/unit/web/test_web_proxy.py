@@ -8,17 +8,19 @@ from __future__ import annotations
 import http.client
 import os
 import pwd
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
 import uvicorn
-from flexod_double import FlexodDouble, SayingWho, client_of, serving
+from flexod_double import FlexodDouble, SayingWho, client_of, job, serving
 from signed_in import URL, until
 
 from flexo_protos.web_login import purpose
@@ -30,6 +32,7 @@ from flexo_web.refusals import RefusalLog
 HEADER = "X-Remote-User"
 USER = "games"
 """An account that every Debian has, without rights."""
+JOB = "/jobs/17"
 OWN = os.getuid()
 ANOTHER = OWN + 1
 
@@ -48,18 +51,40 @@ class Served:
 
     def by_proxy(self, *names: str, header: str = HEADER, **others: str) -> tuple[int, str]:
         """Status and text of an answer to this process at the proxy's socket, with a header for each name."""
+        return self._through([*((header, name) for name in names), *others.items()])
+
+    def form_by_proxy(self, name: str, **fields: str) -> tuple[int, str]:
+        """Status and text of the answer to a form of the job's page, sent for `name`."""
+        return self._through([(HEADER, name), ("Origin", URL)], JOB, urlencode(fields))
+
+    def _through(
+        self, headers: Iterable[tuple[str, str]], path: str = "/", form: str | None = None
+    ) -> tuple[int, str]:
         connection = http.client.HTTPConnection("proxy", timeout=30)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(30)
         connection.sock.connect(str(self.path))
-        return _answer(connection, [*((header, name) for name in names), *others.items()])
+        return _answer(connection, headers, path, form)
+
+    def token(self, name: str) -> str:
+        """The token of the form on the job's page, as `name` sees it."""
+        found = re.search(r'name="token" value="(\w+)"', self._through([(HEADER, name)], JOB)[1])
+        return found[1] if found else ""
 
 
-def _answer(connection: http.client.HTTPConnection, headers: Iterable[tuple[str, str]]) -> tuple[int, str]:
-    connection.putrequest("GET", "/", skip_host=True)
+def _answer(
+    connection: http.client.HTTPConnection,
+    headers: Iterable[tuple[str, str]],
+    path: str = "/",
+    form: str | None = None,
+) -> tuple[int, str]:
+    connection.putrequest("GET" if form is None else "POST", path, skip_host=True)
     for name, value in [("Host", "127.0.0.1:6837"), *headers]:
         connection.putheader(name, value)
-    connection.endheaders()
+    if form is not None:
+        connection.putheader("Content-Type", "application/x-www-form-urlencoded")
+        connection.putheader("Content-Length", str(len(form)))
+    connection.endheaders(None if form is None else form.encode())
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -67,12 +92,14 @@ def _answer(connection: http.client.HTTPConnection, headers: Iterable[tuple[str,
 
 
 @contextmanager
-def web_server(folder: Path, proxy_uid: int | None = OWN) -> Iterator[Served]:
+def web_server(
+    folder: Path, proxy_uid: int | None = OWN, flexod: FlexodDouble | None = None
+) -> Iterator[Served]:
     """A running flexo-web. `proxy_uid` None: no proxy is trusted."""
     path, refused = folder / "proxy.socket", []
     proxy = None if proxy_uid is None else Proxy(path, proxy_uid, HEADER)
     log = RefusalLog(refused.append)
-    with serving(FlexodDouble()) as address, ExitStack() as sockets:
+    with serving(flexod or FlexodDouble()) as address, ExitStack() as sockets:
         site = Site(lambda: client_of(address), SayingWho(), URL, proxy.header if proxy else "", log)
         server = uvicorn.Server(process._server(site, proxy, log))
         made = [sockets.enter_context(each) for each in process._sockets("127.0.0.1", 0, proxy)]
@@ -246,3 +273,19 @@ def test_refusals_without_end_write_a_line_a_second_and_count_the_others() -> No
     log.note("somebody")
     assert len(lines) == 21
     assert "980 more" in lines[-1]
+
+
+def test_a_user_whom_the_proxy_names_scales_own_jobs_with_the_form_that_this_user_was_shown(
+    tmp_path: Path,
+) -> None:
+    flexod = FlexodDouble()
+    flexod.status.web_steering, flexod.jobs = True, [job(17, USER)]
+    with web_server(tmp_path, flexod=flexod) as web:
+        until(lambda: web.token(USER))
+        assert web.token("news") == "", "another's job has no form"
+        for name, token in (("news", web.token(USER)), (USER, "")):
+            assert web.form_by_proxy(name, token=token, workers="4")[0] == 403
+        assert web.form_by_proxy("root", token=web.token(USER), workers="4")[0] == 403
+        assert flexod.scaled == []
+        assert web.form_by_proxy(USER, token=web.token(USER), workers="4")[0] == 303
+    assert flexod.scaled == [(17, 4, pwd.getpwnam(USER).pw_uid)]

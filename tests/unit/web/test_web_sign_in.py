@@ -102,7 +102,7 @@ def test_every_answer_forbids_inline_scripts_frames_and_what_is_from_elsewhere(
 def test_nothing_is_done_on_the_cluster_by_any_request(site: TestClient, flexod: FlexodDouble) -> None:
     site.post(link(site), headers={"origin": URL})
     for path in ("/", "/mine", "/jobs/17", "/jobs?id=17"):
-        assert site.post(path, headers={"origin": URL}).status_code == 405
+        assert site.post(path, headers={"origin": URL}, data={"workers": "4"}).status_code in (403, 405)
         site.get(path)
     assert set(flexod.asked) <= {"GetStatus", "ListJobs", "ListNodes", "ListLoans", "ExplainJob"}
 

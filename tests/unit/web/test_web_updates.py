@@ -15,6 +15,7 @@ from flexo_web import updates
 from flexo_web.feed import Client, Feed
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
+from flexo_web.steering import Steering
 from flexo_web.tokens import Viewer
 from flexo_web.updates import STREAMS_OF_A_USER, Updates
 from flexo_web.views import NOW, Address, Views, of_job
@@ -52,7 +53,7 @@ def played(story: Callable[[World], Awaitable[None]]) -> None:
         with serving(flexod) as address:
             feed = Feed(Client(lambda: client_of(address)), watched_s=0.02)
             client = Client(lambda: client_of(address))
-            views = Views(client, Harvest(client), IdleLedger())
+            views = Views(client, Harvest(client), IdleLedger(), Steering(client))
             taking = asyncio.create_task(feed.run())
             await feed.after(0)
             try:
