@@ -77,13 +77,16 @@ class Browsers:
         self._browser = browser
 
     @contextmanager
-    def open(self, window: Window = Window.WIDE, theme: Theme = Theme.LIGHT) -> Iterator[Seen]:
-        """An empty page in a window of its own."""
+    def open(
+        self, window: Window = Window.WIDE, theme: Theme = Theme.LIGHT, *, scripts: bool = True
+    ) -> Iterator[Seen]:
+        """An empty page in a window of its own. `scripts`: whether pages' scripts run."""
         width, height = window.value
         context = self._browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=theme.value,
             device_scale_factor=1,
+            java_script_enabled=scripts,
         )
         seen = Seen(context.new_page())
         seen.page.on("pageerror", lambda error: seen.complaints.append(f"error: {error}"))
