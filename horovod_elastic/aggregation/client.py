@@ -70,6 +70,9 @@ class AggregationClient:
         self._keys: list[Key] = []
         self._by_shape: dict[KeyShape, Key] = {}
         self._connection: socket.socket | None = None
+        self._silent: list[socket.socket] = []
+        """Connections to an Aggregator that has been silent for long. They stay open until a new one is
+        answered: if the Aggregator goes on after all, their end would say that this worker is gone."""
         self._ready = threading.Event()
         self._over = ""
         self._closing = False
@@ -169,10 +172,10 @@ class AggregationClient:
 
     def forget(self) -> None:
         """Close a forked process's copy of the connection: open, it would hide this process's death."""
-        connection = self._connection
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                os.close(connection.detach())
+        for connection in (self._connection, *self._silent):
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    os.close(connection.detach())
 
     def close(self, *, in_order: bool) -> None:
         """Leave. Without `in_order`, the others hear that this rank is gone."""
@@ -212,9 +215,14 @@ class AggregationClient:
             if time.monotonic() - lost_at > AWAY_S:
                 break
             time.sleep(PAUSE_S)
+        self._close_silent()
         if not self._closing:
             self._end(why)
             self._failed(why)
+
+    def _close_silent(self) -> None:
+        while self._silent:
+            self._silent.pop().close()
 
     def _greet(self, connection: socket.socket) -> None:
         """Introduce this worker, with all keys and what is unfinished, to an Aggregator."""
@@ -250,9 +258,14 @@ class AggregationClient:
         self._answered = False
         heartbeat = Heartbeat(connection, lambda: self._ask(connection))
         while True:
-            heartbeat.wait()
+            try:
+                heartbeat.wait()
+            except TimeoutError:
+                self._silent.append(socket.socket(fileno=connection.detach()))
+                raise
             frame, fds = frames.receive_with_fds(connection)
             self._answered = True
+            self._close_silent()
             if frame.kind is Kind.PONG:
                 continue
             if frame.kind in (Kind.DONE, Kind.REGISTERED) and frame.key >= len(self._keys):

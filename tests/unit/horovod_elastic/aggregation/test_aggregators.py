@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from summing_world import (
 )
 
 from horovod_elastic.aggregation import client
+from horovod_elastic.aggregation.heartbeat import ANSWERS_WITHIN_S
 
 AWAY_S = 20.0
 pytestmark = pytest.mark.processes
@@ -154,6 +157,18 @@ def test_without_an_aggregator_for_a_while_all_ranks_hear_why(
             assert each.through.wait(10)
         assert 1.4 < time.monotonic() - began < 4
         assert all("gone" in each.error and each.failures == [each.error] for each in ranks.all)
+
+
+def test_an_aggregator_that_was_silent_for_longer_than_workers_wait_goes_on_with_all_of_them(
+    nodes: list[AggregatorProcess],
+) -> None:
+    """The first sum of half precision imports PyTorch, which may come from a slow disk."""
+    ranks = Ranks(nodes[:1], 2, FEW, 30, 0.01)
+    os.kill(nodes[0].pid, signal.SIGSTOP)
+    time.sleep(ANSWERS_WITHIN_S + 3)
+    os.kill(nodes[0].pid, signal.SIGCONT)
+    ranks.end()
+    ranks.check_undisturbed()
 
 
 def test_an_aggregator_that_is_started_beside_its_predecessors_socket_is_found(tmp_path: Path) -> None:
