@@ -40,7 +40,7 @@ def reply(past: int) -> pb.ListLoansReply:
                 why="spare",
                 state="called back",
                 called_back_at=NOW - 10,
-                deadline_at=NOW + 10_100,
+                deadline_at=NOW + 3.5 * 86_400,
                 why_back="a big model",
                 bases=[60],
                 bases_preempted=1,
@@ -118,7 +118,7 @@ def test_loans_are_shown_with_their_state_and_when_they_are_back(run):
     assert "lent" in rows[0]
     assert "spare" in rows[0]
     assert "called back" in rows[1]
-    assert "in 2.8 h" in rows[1]
+    assert "in 3.5 d" in rows[1]
     assert "60" in rows[1]
     assert "a big model; cost so far: 1 base preempted, 2 servers emptied beside" in rows[1]
     assert any("i7 until" in line and "by hand" in line for line in lines)
