@@ -14,19 +14,21 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from flexo.clusters.base import ClusterUnreachable
-from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
-from flexo.clusters.slurm.parse_jobs import STATES
 from flexo_cli.connection import Refusal
 from flexo_cli.options import JobArgument
 from flexo_yarn.records import application_text, numbered_application
+from horovod_elastic.platforms.slurm.submission import NotSubmitted, shown
 
 LOOK_EVERY_S = 0.5
 ASK_SLURM_EVERY_S = 5.0
-_ANSWER_WITHIN_S: Final = 20.0
 _SLURM_IDS: Final = 1 << 32
 """Jobs with larger numbers are YARN's."""
 _PIECE: Final = 1 << 20
+_ENDED: Final = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+)
+"""The states of a job that writes no more (`enum job_states` in slurm.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,9 @@ def where(job: int) -> Output:
         application = application_text(numbered_application(job))
         raise Refusal(f"YARN keeps the output of its jobs: yarn logs -applicationId {application}")
     try:
-        said = SlurmCommands(None, _ANSWER_WITHIN_S).run(("scontrol", "show", "job", str(job)), {})
-    except CommandFailed as failure:
-        raise Refusal(f"Slurm does not know (any more) where job {job} writes: {failure.said}") from failure
-    except ClusterUnreachable as error:
-        raise Refusal(str(error)) from error
-    return output_in(said, job)
+        return output_in(shown(job), job)
+    except NotSubmitted as error:
+        raise Refusal(f"Slurm does not say (any more) where job {job} writes: {error}") from error
 
 
 def output_in(said: str, job: int) -> Output:
@@ -82,7 +81,7 @@ def output_in(said: str, job: int) -> Output:
     if not files:
         raise Refusal(f"job {job} has no output file: only batch jobs have one")
     # a name that its user chose stands before all of this, and may hold a line that looks like it
-    return Output(Path(files[-1].strip()), state is not None and state[1] in STATES)
+    return Output(Path(files[-1].strip()), state is not None and state[1] not in _ENDED)
 
 
 def _opened(job: int, path: Path) -> BinaryIO:

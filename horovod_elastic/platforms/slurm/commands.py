@@ -62,6 +62,7 @@ def ask(command: list[str], environment: Mapping[str, str] | None) -> str:
             env=None if environment is None else clean_environment(environment),
             capture_output=True,
             text=True,
+            errors="replace",  # users name their jobs in whatever encoding they like
             timeout=ANSWERS_WITHIN_S,
             check=True,
         )

@@ -1,4 +1,4 @@
-"""Submits an elastic job, and cancels one, for a Python program of the job's user."""
+"""Submits, shows and cancels a job, for a program of the job's user."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def submit(script: Path, arguments: Sequence[str], options: Mapping[str, str | i
 def cancel(job_id: int) -> None:
     """Cancel a job; no error if it has ended. Raises NotSubmitted if Slurm refuses."""
     _asked(["scancel", "--quiet", str(job_id)])
+
+
+def shown(job_id: int) -> str:
+    """What `scontrol show job` prints of a job. Raises NotSubmitted if Slurm does not know the job."""
+    return _asked(["scontrol", "show", "job", str(job_id)])
 
 
 def _arguments(options: Mapping[str, str | int | bool]) -> list[str]:

@@ -110,6 +110,30 @@ def test_a_job_without_an_output_file_is_refused() -> None:
         output_in("JobId=7 JobName=bash\n   JobState=RUNNING Reason=None\n", 7)
 
 
+@pytest.mark.processes
+def test_slurm_is_asked_and_a_name_in_another_encoding_disturbs_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    shown = SHOWN.format(state="TIMEOUT").encode().replace(b"sweep", b"\xff")
+    scontrol.write_bytes(b"#!/bin/sh\n/bin/cat <<'END'\n" + shown + b"END\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert logs.where(7) == Output(Path("/home/ada/slurm 7.out"), unfinished=False)
+
+
+@pytest.mark.processes
+def test_slurms_own_words_are_told_where_it_does_not_know_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2; exit 1\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refusal, match=r"job 7 .*Invalid job id"):
+        logs.where(7)
+
+
 def test_on_yarn_it_names_yarns_own_command(flexo_run: Run) -> None:
     code, _, err = flexo_run("logs", "application_1795625206213_0002")
     assert code == 1
