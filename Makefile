@@ -212,9 +212,9 @@ rpm: ## RPM packages of daemon and plugin, in build/rpm (for the system that the
 	@./setup.sh unit
 	@$(BIN)/python packages/build_rpms.py $(ARGS)
 
-wheel: ## flexo's wheel for users' environments, in build/wheel
+wheel: ## flexo's wheels in build/wheel: flexo for users' environments, flexo-site for sites
 	@./setup.sh unit
-	@$(BIN)/python packages/own_wheel.py build/wheel
+	@$(BIN)/python packages/own_wheels.py build/wheel
 
 pictures: ## draw the pictures of the architecture, of a satellite's life and of partition tiers again (docs/images)
 	@$(BIN)/python docs/site/pictures.py

@@ -1,6 +1,7 @@
-"""Generates the gRPC code of protos/ before packaging: setuptools has no declarative hook for that.
+"""Installs a checkout as editable, with the gRPC code of protos/ generated, for which setuptools has no
+declarative hook.
 
-Everything else about the package stands in pyproject.toml.
+Everything else about the checkout stands in pyproject.toml. packages/own_wheels.py builds the wheels.
 """
 
 import sys
@@ -13,6 +14,11 @@ sys.path.insert(0, str(ROOT / "protos"))
 
 from generate import generate  # noqa: E402
 
+if {"bdist_wheel", "sdist"} & set(sys.argv):
+    sys.exit(
+        "flexo: a checkout is installed with ./setup.sh or pip install --editable only. `make wheel` builds"
+        " two wheels: one for users' environments, and one for sites."
+    )
 generate()
 
 setup(

@@ -245,7 +245,7 @@ torch_source() {
 }
 
 step_python() {
-  local python version source key extras=daemon,etcd,web,openid,docs,dev title='Python packages'
+  local python version source key extras=site,etcd,openid,docs,dev title='Python packages'
   python=$(system_python)
   version=$("$python" -c 'import sys; print(sys.version)')
   source=$(torch_source)

@@ -1,5 +1,5 @@
-"""The command `python -m horovod_elastic run|agent|share|aggregator|hosts`: all that a job needs, for images
-without the daemon's extras.
+"""The command `python -m horovod_elastic run|agent|share|aggregator|hosts`: all that a job needs, without
+the packages of the other commands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts flexo and its requirements into a folder of their own, as a virtual environment without pip.
 
 The folder holds exactly the tested versions: copies of the distributions installed beside this program, and
-flexo's own wheel. Nothing is downloaded.
+flexo's own wheels. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import own_wheel
+import own_wheels
 from packaging.requirements import Requirement
 
-EXTRAS = ("daemon", "etcd", "web", "openid")
+EXTRAS = ("site", "etcd", "openid")
 """Extras in the tree. Nothing can be added later: flexods may keep a leader lease in etcd, and the package
 flexo-web has no more than a unit."""
 _LAUNCHER = """\
@@ -41,7 +41,7 @@ def build(stage: Path, prefix: Path) -> None:
     _make_environment(place, prefix, version)
     for name in sorted(needed()):
         _copy(metadata.distribution(name), site)
-    _add_own_wheel(site)
+    _add_own_wheels(site)
     done = compileall.compile_dir(
         str(site), quiet=2, stripdir=str(stage), prependdir="/", maxlevels=100, workers=0
     )
@@ -103,6 +103,8 @@ def _copy(distribution: metadata.Distribution, site: Path) -> None:
         target.chmod(0o644)
 
 
-def _add_own_wheel(site: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(own_wheel.build(Path(folder))) as archive:
-        archive.extractall(site)
+def _add_own_wheels(site: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for wheel in own_wheels.build(Path(folder)):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)

@@ -1,8 +1,8 @@
 """The `flexo` command: passes a command line to its package before it imports anything heavy.
 
-`flexo run`, `flexo hosts` and `flexo share` belong to horovod_elastic and run in training images. The images
-have none of the daemon's extras (typer, rich, pydantic). So these commands are passed on before typer is
-imported.
+`flexo run`, `flexo hosts` and `flexo share` belong to horovod_elastic and run at the start of every job and
+worker. They need neither typer nor rich, whose import takes longer than their own. So these commands are
+passed on before typer is imported.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import sys
 
 import flexo
-from flexo_protos.installing import how_to_install
+from flexo_protos.installing import Wheel, how_to_install
 
+_OWN = ("flexo", "flexo_cli", "flexo_protos", "flexo_yarn", "horovod_elastic")
 DELEGATED = ("run", "hosts", "share", "aggregator")
 
 
@@ -21,7 +22,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    if arguments in (["--version"], ["version"]):  # training environments have no typer
+    if arguments in (["--version"], ["version"]):
         print(f"flexo {flexo.__version__}")
         sys.exit(0)
     if arguments and arguments[0] in DELEGATED:
@@ -30,11 +31,11 @@ def main() -> None:
     try:
         from flexo_cli.app import run
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("flexo", "flexo_protos", "horovod_elastic"):
+        if (error.name or "").partition(".")[0] in _OWN:
             raise
         sys.exit(
             f"flexo: this command needs the Python package '{error.name}', and {sys.prefix} lacks it. "
-            + how_to_install("daemon")
+            + how_to_install(Wheel.USERS)
         )
     sys.exit(run(arguments))
 

@@ -5,8 +5,7 @@
     print(job.why())
     job.scale(2)
 
-It needs none of the daemon's extras: flexo's wheel in a training environment is enough. Calls prove with
-MUNGE who you are, as the `flexo` command does.
+flexo's wheel for users is enough. Calls prove with MUNGE who you are, as the `flexo` command does.
 """
 
 from __future__ import annotations

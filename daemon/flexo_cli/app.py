@@ -13,21 +13,16 @@ from flexo_cli import (
     completion,
     cost,
     delegate,
-    doctor,
     events,
-    forecast,
     init,
     jobs,
-    lab,
     loans,
     logs,
-    simulate,
     status,
     steering,
     top,
     wait,
     web,
-    whatif,
     why,
     yarn,
 )
@@ -36,6 +31,13 @@ from flexo_cli.exit_codes import ExitCode
 from flexo_cli.help_pages import Section, with_plain_help
 from flexo_cli.options import JsonOption
 from flexo_cli.output import complain, print_json, print_line
+
+try:
+    from flexo_cli.site.commands import add_to as add_commands_for_sites
+except ModuleNotFoundError as missing:
+    if not (missing.name or "").startswith("flexo_cli.site"):
+        raise
+    from flexo_cli.without_site import add_to as add_commands_for_sites
 
 app = typer.Typer(
     name="flexo",
@@ -136,17 +138,11 @@ in_a_job()(share)
 
 administration = partial(app.command, rich_help_panel=Section.ADMINISTRATION)
 administration()(status.status)
-administration()(doctor.doctor)
 administration()(loans.loans)
 administration(context_settings=_PASSED_ON)(aggregator)
 app.add_typer(yarn.app, name="yarn", rich_help_panel=Section.ADMINISTRATION)
 
-planning = partial(app.command, rich_help_panel=Section.PLANNING)
-planning(cls=simulate.JsonCommand)(whatif.whatif)
-planning(cls=simulate.JsonCommand)(simulate.simulate)
-planning()(forecast.forecast)
-
-app.add_typer(lab.app, name="lab", rich_help_panel=Section.LAB)
+add_commands_for_sites(app, yarn.app)
 
 itself = partial(app.command, rich_help_panel=Section.ITSELF)
 itself()(version)

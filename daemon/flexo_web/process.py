@@ -19,7 +19,7 @@ import uvicorn
 from flexo_cli.connection import Daemon, Unreachable, find_address
 from flexo_protos import web_login
 from flexo_protos.credentials import NotAuthentic, new_authenticator
-from flexo_protos.installing import how_to_install
+from flexo_protos.installing import Wheel, how_to_install
 from flexo_web.app import Site
 from flexo_web.openid import OpenId, Provider
 from flexo_web.proxy_socket import Proxy, listening, protocol_for
@@ -148,9 +148,8 @@ def _openid(options: argparse.Namespace, url: str) -> OpenId | None:
     if options.openid_issuer is None or options.openid_client is None:
         raise ValueError("--openid-issuer and --openid-client go together")
     if importlib.util.find_spec("jwt") is None:
-        raise ValueError(
-            f"OpenID Connect needs PyJWT, which is not installed here. {how_to_install('openid')}"
-        )
+        install = how_to_install(Wheel.SITES, "openid")
+        raise ValueError(f"OpenID Connect needs PyJWT, which is not installed here. {install}")
     secret = _secret(options.openid_secret_file) if options.openid_secret_file else ""
     return OpenId(Provider(options.openid_issuer, options.openid_client, secret, options.openid_claim), url)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flexo_protos import flexods, lease_place
 from flexo_protos.credentials import Authenticator, NotAuthentic
-from flexo_protos.installing import how_to_install
+from flexo_protos.installing import Wheel, how_to_install
 from flexo_protos.job_secret import for_flexod
 from flexo_protos.leader_leases.lease import OF_JOBS, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
@@ -55,7 +55,7 @@ def open_lease(
         from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
     except ImportError as error:
         text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error})."
-        raise StoreUnavailable(f"{text} {how_to_install('etcd')}") from error
+        raise StoreUnavailable(f"{text} {how_to_install(Wheel.USERS, 'etcd')}") from error
     # One key for a run of a job, so that a site can give each user a role for their own part.
     key = f"{place.prefix}/{os.getuid()}/{job.job_id}.{job.restart_count}.{place.run}"
     return StoredLease(EtcdLeaseStore(place, key, _etcd_access(environment), ANSWER_WITHIN_S, OF_JOBS))

@@ -28,7 +28,7 @@ def test_a_job_works_with_this_end_of_what_it_requires(resolution: str, tmp_path
     install = [UV, "pip", "install", "--python", sys.executable, "--target", tmp_path / "end"]
     subprocess.run([*install, "--resolution", resolution, *OF_USERS], check=True)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "end")}
-    tests = ("tests/unit/protos", "tests/unit/horovod_elastic")
+    tests = ("tests/unit/protos", "tests/unit/horovod_elastic", "tests/unit/cli")
     command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
@@ -42,4 +42,4 @@ def test_it_resolves_beside_what_users_have(python: str, tmp_path: Path) -> None
     done = subprocess.run(resolve, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     resolved = {line.partition("==")[0] for line in done.stdout.splitlines() if "==" in line}
-    assert {*BESIDE, "grpcio", "protobuf", "psutil"} <= resolved
+    assert {*BESIDE, "grpcio", "protobuf", "psutil", "rich", "typer"} <= resolved

@@ -141,7 +141,7 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
             "test-frameworks",
             ["setup.sh frameworks", *["pytest tests/training/test_frameworks.py"] * 2],
         ),
-        ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
+        ("wheel", ["setup.sh unit", "python packages/own_wheels.py build/wheel"]),
         (
             "lint",
             [

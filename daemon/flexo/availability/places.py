@@ -6,7 +6,7 @@ from typing import Final
 
 from flexo.config import LeaseSettings, Settings
 from flexo_protos import lease_place
-from flexo_protos.installing import how_to_install
+from flexo_protos.installing import Wheel, how_to_install
 from flexo_protos.leader_leases.file_store import FileLeaseStore
 from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaseStore, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess
@@ -26,7 +26,7 @@ def open_store(settings: Settings) -> LeaseStore:
         from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
     except ImportError as error:
         text = f"[high_availability] lease is in etcd, but its client is not installed here ({error})"
-        raise StoreUnavailable(f"{text}. {how_to_install('daemon', 'etcd')}") from error
+        raise StoreUnavailable(f"{text}. {how_to_install(Wheel.SITES, 'etcd')}") from error
     place = lease_place.parse(available.lease)
     within_s = available.lease_s * _ANSWER_PART
     return EtcdLeaseStore(place, f"{place.prefix}/{KEY}", etcd_access(settings.lease), within_s, OF_FLEXODS)

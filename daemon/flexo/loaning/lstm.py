@@ -23,7 +23,7 @@ from flexo.loaning.forecast_interval import Fitted, ForecastInterval, band_aroun
 from flexo.loaning.history import Floats, History
 from flexo.loaning.last_value import LastValue
 from flexo.loaning.seasonal import can_learn
-from flexo_protos.installing import how_to_install
+from flexo_protos.installing import Wheel, how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -200,5 +200,5 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         text = f"the LSTM needs PyTorch, which cannot be imported here ({error})."
-        raise TorchMissing(f"{text} {how_to_install('torch')}") from error
+        raise TorchMissing(f"{text} {how_to_install(Wheel.SITES, 'torch')}") from error
     return torch

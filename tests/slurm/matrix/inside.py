@@ -33,9 +33,9 @@ def main() -> None:
 
 
 def install() -> None:
-    """flexo's wheel in the virtual environment, the plugin compiled where a lab looks for it."""
-    (wheel,) = FLEXO.glob("flexo-*.whl")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    """flexo's wheels in the virtual environment, the plugin compiled where a lab looks for it."""
+    wheels = map(str, FLEXO.glob("flexo*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *wheels]
     subprocess.run(pip, check=True)
     subprocess.run(["make", "-C", str(PLUGIN)], check=True)
     # a lab takes the plugin from beside flexo: slurm_plugin/ of a checkout

@@ -1,4 +1,4 @@
-"""A session in a folder system: flexo's wheel and the plugin are put into it, tests run, nothing stays.
+"""A session in a folder system: flexo's wheels and the plugin are put into it, tests run, nothing stays.
 
 What is written goes to memory, laid over the folder (overlayfs), in name spaces of mounts, processes and
 network of its own; all three end with the session, also when it is killed.
@@ -18,10 +18,10 @@ from matrix.parts import Part
 from matrix.systems import ALONE, ROOT, VENV, CannotMake, System, in_use
 
 TAKEN = ("tests", "examples", "slurm_plugin", "pyproject.toml")
-"""Of this checkout; flexo itself comes as a wheel."""
+"""Of this checkout; flexo itself comes as wheels."""
 SOURCE = (
     *("packages", "daemon", "horovod_elastic", "protos", "yarn_plugin", "slurm_plugin"),
-    *("setup.py", "pyproject.toml", "README.md"),
+    *("setup.py", "pyproject.toml", "README.md", "LICENSE"),
 )
 """What packages are built from, in a folder `source` of its own: nothing else imports from there."""
 _ENTER = """
@@ -62,13 +62,13 @@ def run(system: System, parts: Sequence[Part], out: Path) -> None:
 
 
 def _take(tree: Path) -> None:
-    """This checkout's files as they are, without what was built; and flexo's wheel."""
+    """This checkout's files as they are, without what was built; and flexo's wheels."""
     _copy(TAKEN, tree)
     _copy(SOURCE, tree / "source")
-    build = [sys.executable, str(ROOT / "packages" / "own_wheel.py"), str(tree)]
+    build = [sys.executable, str(ROOT / "packages" / "own_wheels.py"), str(tree)]
     made = subprocess.run(build, capture_output=True, text=True)
     if made.returncode:
-        raise CannotMake(f"flexo's wheel could not be built: {made.stderr.strip()[-500:]}")
+        raise CannotMake(f"flexo's wheels could not be built: {made.stderr.strip()[-500:]}")
 
 
 def _copy(names: Sequence[str], folder: Path) -> None:

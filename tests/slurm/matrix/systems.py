@@ -38,7 +38,7 @@ TOOLS = (
     *("grpcio-tools", "mypy-protobuf"),
 )
 """For the tests, and for building pyslurm and flexo's packages."""
-PACKAGED = ("daemon", "etcd", "web", "openid")
+PACKAGED = ("site", "etcd", "openid")
 """flexo's extras that its Debian package has."""
 SHOWN = ("slurmctld", "munge", "mariadb-server-core", "python3", "gcc")
 """Packages whose versions are told."""

@@ -10,8 +10,8 @@ import pytest
 from says import says
 from traces import needs_traces
 
-from flexo_cli.simulation import setup
-from flexo_cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
+from flexo_cli.site.simulation import setup
+from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
 from flexo_simulation.engine import SimulationStuck
 
 OWN = """job_id,submit_time_s,gpus,duration_s
@@ -313,7 +313,7 @@ def test_ctrl_c_ends_with_130(flexo, own, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flexo_cli.simulation.run.run_trials", interrupted)
+    monkeypatch.setattr("flexo_cli.site.simulation.run.run_trials", interrupted)
     code, _, err = flexo("simulate", "--trace", own, "--format", "own", *SMALL)
     assert code == 130
     assert "interrupted" in err
@@ -323,7 +323,7 @@ def test_a_simulation_that_would_never_end_ends_with_1_and_says_why(flexo, own, 
     def stuck(*_):
         raise SimulationStuck("jobs take turns")
 
-    monkeypatch.setattr("flexo_cli.simulation.run.run_trials", stuck)
+    monkeypatch.setattr("flexo_cli.site.simulation.run.run_trials", stuck)
     code, _, err = flexo("simulate", "--trace", own, "--format", "own", *SMALL)
     assert code == 1
     assert "the simulation would never end: jobs take turns" in err

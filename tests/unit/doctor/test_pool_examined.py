@@ -8,7 +8,7 @@ from flexo.aggregation.settings import AggregationSettings
 from flexo.doctor.finding import Finding, Level
 from flexo.doctor.flexod import AnsweredAggregator, FlexodAnswer, PoolAnswer
 from flexo.doctor.pool import check_pool
-from flexo_cli.doctor import _pool
+from flexo_cli.site.doctor import _pool
 from flexo_protos.v1 import admin_pb2
 
 ENABLED = AggregationSettings(enabled=True, quota_mib=100)

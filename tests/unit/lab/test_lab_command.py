@@ -8,7 +8,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from flexo_cli.lab import app
+from flexo_cli.site.lab import app
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flexo_cli.lab import app
+from flexo_cli.site.lab import app
 from flexo_lab import LabSpec, UnsafeFolder, all_labs, bring_up, bringup, take_down, teardown
 from flexo_lab import lab as lab_module
 from flexo_lab.folders import check

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from flexo_cli import yarn_lab
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.help_pages import Command
-from flexo_cli.lab_steps import ending_on_sigterm, explained, steps
 from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table
+from flexo_cli.site import yarn_lab
+from flexo_cli.site.lab_steps import ending_on_sigterm, explained, steps
 from flexo_lab import Lab, LabSpec, NoSuchLab, Profile, all_labs, bring_up, take_down
 from flexo_lab.layout import Layout
 from flexo_lab.spec import DEFAULT_NAME

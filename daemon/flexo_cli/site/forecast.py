@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 
-from flexo_cli.forecasting.asked import METHODS, PICTURES, AskedForecast, AskedHistory, AskedOutput, AskedTest
+from flexo_cli.site.forecasting.asked import (
+    METHODS,
+    PICTURES,
+    AskedForecast,
+    AskedHistory,
+    AskedOutput,
+    AskedTest,
+)
 
 _history = partial(typer.Option, rich_help_panel="History")
 _forecast = partial(typer.Option, rich_help_panel="Forecast")
@@ -90,7 +97,7 @@ def forecast(
         allowed = ", ".join(f".{name}" for name in PICTURES)
         raise typer.BadParameter(f"'{output}' ends in none of {allowed}", param_hint="-o")
 
-    from flexo_cli.forecasting.run import run  # numpy takes a tenth of a second to import
+    from flexo_cli.site.forecasting.run import run  # numpy takes a tenth of a second to import
 
     run(
         AskedHistory(history, generate, seed, days, servers, daemon, day_length),

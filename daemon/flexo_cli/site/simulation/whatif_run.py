@@ -11,8 +11,8 @@ from typing import Final
 
 from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo_cli.output import complain, print_line, print_table
-from flexo_cli.simulation import setup, summary, words
-from flexo_cli.simulation.asked import (
+from flexo_cli.site.simulation import setup, summary, words
+from flexo_cli.site.simulation.asked import (
     TO_OUTPUT,
     AskedCluster,
     AskedElasticity,
@@ -20,8 +20,8 @@ from flexo_cli.simulation.asked import (
     AskedRules,
     Outputs,
 )
-from flexo_cli.simulation.progress import bars
-from flexo_cli.simulation.run import explained
+from flexo_cli.site.simulation.progress import bars
+from flexo_cli.site.simulation.run import explained
 from flexo_simulation import idle_words, whatif_words
 from flexo_simulation.about import About
 from flexo_simulation.comparison import Trial, run_trials

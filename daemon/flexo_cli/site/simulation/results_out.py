@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexo_cli.simulation.asked import TO_OUTPUT
+from flexo_cli.site.simulation.asked import TO_OUTPUT
 from flexo_simulation.results import SimulatedRun
 
 

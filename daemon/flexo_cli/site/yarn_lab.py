@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import typer
 
 from flexo_cli.exit_codes import ExitCode
-from flexo_cli.lab_steps import ending_on_sigterm, explained, steps
 from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table
+from flexo_cli.site.lab_steps import ending_on_sigterm, explained, steps
 from flexo_lab.layout import Layout
 from flexo_lab.processes import daemons_of
 from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn

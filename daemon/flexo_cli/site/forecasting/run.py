@@ -16,11 +16,11 @@ from flexo.loaning.forecast_interval import ForecastInterval, Method
 from flexo.loaning.last_value import LastValue
 from flexo.loaning.lstm import LstmMethod, TorchMissing
 from flexo_cli.exit_codes import ExitCode
-from flexo_cli.forecasting import tell
-from flexo_cli.forecasting.asked import AskedForecast, AskedHistory, AskedOutput, AskedTest
-from flexo_cli.forecasting.history_file import BadHistory
-from flexo_cli.forecasting.source import Past, past
 from flexo_cli.output import complain, print_json, print_line
+from flexo_cli.site.forecasting import tell
+from flexo_cli.site.forecasting.asked import AskedForecast, AskedHistory, AskedOutput, AskedTest
+from flexo_cli.site.forecasting.history_file import BadHistory
+from flexo_cli.site.forecasting.source import Past, past
 
 LEADS_S: Final = (600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 """Leads of the back-test, for days of 24 hours. Ten minutes is more than a reclaim takes."""
@@ -71,7 +71,7 @@ def _scores(found: Past, asked: AskedForecast, test: AskedTest, seed: int) -> tu
 
 
 def _draw(found: Past, band: ForecastInterval, path: Path) -> None:
-    from flexo_cli.forecasting import picture  # matplotlib takes a second to import
+    from flexo_cli.site.forecasting import picture  # matplotlib takes a second to import
 
     picture.write(found, band, path)
 

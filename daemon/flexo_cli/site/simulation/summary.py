@@ -7,7 +7,7 @@ from typing import Final
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.measured import Source
-from flexo_cli.simulation.inference import described
+from flexo_cli.site.simulation.inference import described
 from flexo_simulation.comparison import Trial
 from flexo_simulation.on_slurm.times import SlurmTimes
 from flexo_simulation.results import SimulatedRun

@@ -14,7 +14,7 @@ import typer
 
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
 from flexo_cli.help_pages import Command
-from flexo_cli.simulation.asked import (
+from flexo_cli.site.simulation.asked import (
     AskedCluster,
     AskedElasticity,
     AskedInference,
@@ -22,7 +22,7 @@ from flexo_cli.simulation.asked import (
     AskedRules,
     Outputs,
 )
-from flexo_cli.simulation.idle import refuse_idle
+from flexo_cli.site.simulation.idle import refuse_idle
 
 _jobs = partial(typer.Option, rich_help_panel="Jobs")
 _elasticity = partial(typer.Option, rich_help_panel="What is taken of the jobs")
@@ -436,6 +436,6 @@ def simulate(
         warm_up_s=warm_up,
     )
     outputs = Outputs(write, as_json, report, quiet, processes, context.obj)
-    from flexo_cli.simulation.run import run
+    from flexo_cli.site.simulation.run import run
 
     run(asked_jobs, asked_elasticity, asked_cluster, asked_inference, asked_rules, outputs)

@@ -15,8 +15,8 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies import registry
 from flexo.policies.base import Policy
 from flexo.policies.gpu_speeds import GpuSpeeds
-from flexo_cli.simulation import words
-from flexo_cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
+from flexo_cli.site.simulation import words
+from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
 from flexo_simulation.comparison import Trial
 from flexo_simulation.costs import MEASURED, Costs
 from flexo_simulation.elasticity import Elasticity, Of, made_elastic

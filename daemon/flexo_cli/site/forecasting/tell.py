@@ -12,8 +12,8 @@ import numpy as np
 from flexo.loaning.backtest import Score
 from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import Floats
-from flexo_cli.forecasting.source import Past
 from flexo_cli.output import Json, clock, print_line, print_pairs, print_table
+from flexo_cli.site.forecasting.source import Past
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = "_.-=+*%#"

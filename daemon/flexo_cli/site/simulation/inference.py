@@ -15,8 +15,8 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.loaning.diurnal import Diurnal
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import Chooser, exact, heuristic, random_choice, smallest_jobs_first
-from flexo_cli.simulation import words
-from flexo_cli.simulation.asked import AskedInference
+from flexo_cli.site.simulation import words
+from flexo_cli.site.simulation.asked import AskedInference
 from flexo_simulation.demand_trace import DAY_S, DemandTrace, made_up, read_demand
 from flexo_simulation.inference import Inference
 from flexo_simulation.workload import Workload

@@ -11,8 +11,8 @@ import typer
 
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.output import complain, print_line
-from flexo_cli.simulation import results_out, setup, summary
-from flexo_cli.simulation.asked import (
+from flexo_cli.site.simulation import results_out, setup, summary
+from flexo_cli.site.simulation.asked import (
     AskedCluster,
     AskedElasticity,
     AskedInference,
@@ -20,9 +20,9 @@ from flexo_cli.simulation.asked import (
     AskedRules,
     Outputs,
 )
-from flexo_cli.simulation.inference import inference
-from flexo_cli.simulation.progress import bars
-from flexo_cli.simulation.tables import print_results
+from flexo_cli.site.simulation.inference import inference
+from flexo_cli.site.simulation.progress import bars
+from flexo_cli.site.simulation.tables import print_results
 from flexo_simulation.about import About
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.engine import SimulationStuck

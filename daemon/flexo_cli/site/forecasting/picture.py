@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import Floats
-from flexo_cli.forecasting.source import Past
+from flexo_cli.site.forecasting.source import Past
 
 _SHOWN: Final = 3.0
 """Length of the history that is drawn, in lengths of the forecast; at least two days."""

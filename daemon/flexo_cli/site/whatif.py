@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flexo_cli import simulate as options
-from flexo_cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+from flexo_cli.site import simulate as options
+from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
 
 DEFAULT_REPORT = Path("whatif.html")
 
@@ -91,6 +91,6 @@ def whatif(
         estimates=estimates,
     )
     outputs = Outputs(None, as_json, report, quiet, processes, context.obj)
-    from flexo_cli.simulation.whatif_run import run
+    from flexo_cli.site.simulation.whatif_run import run
 
     run(jobs, elasticity, tuple(elastic_share or ()), AskedCluster(nodes, gpus_per_node), rules, outputs)

@@ -11,10 +11,10 @@ import numpy as np
 from flexo.loaning.diurnal import Diurnal
 from flexo.loaning.history import BINS_A_DAY, History
 from flexo_cli.connection import Daemon, find_address
-from flexo_cli.forecasting import history_file
-from flexo_cli.forecasting.asked import AskedHistory
-from flexo_cli.forecasting.history_file import BadHistory, Sample
 from flexo_cli.output import ago, clock
+from flexo_cli.site.forecasting import history_file
+from flexo_cli.site.forecasting.asked import AskedHistory
+from flexo_cli.site.forecasting.history_file import BadHistory, Sample
 
 _BACK_DAYS: Final = 35.0
 """Days of the event store that are read."""
