@@ -119,8 +119,8 @@ def _built(wheel: _Wheel, project: Mapping[str, Any], version: str, code: Path, 
             if path.is_file() and is_of_users(name.as_posix()) == (wheel.name == USERS):
                 (source / "code" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, source / "code" / name)
-        for name in ("LICENSE", "README.md"):
-            shutil.copy2(ROOT / name, source / name)
+        for text in ("LICENSE", "README.md"):
+            shutil.copy2(ROOT / text, source / text)
         (source / "pyproject.toml").write_text(_pyproject(wheel, project, version, source / "code"))
         options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(made)]
         subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
