@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,14 @@ def test_a_page_that_asks_for_what_nobody_generates_is_told_what_there_is() -> N
         parts.filled("<!-- generated: keys of [servis] -->")
 
 
+def pages_in(navigation: str | list[dict[str, Any]]) -> Iterator[str]:
+    """Pages of a part of the navigation: one page, or parts with their titles."""
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        yield from (page for part in navigation for each in part.values() for page in pages_in(each))
+
+
 def test_every_page_is_in_the_site_s_navigation() -> None:
-    said = yaml.safe_load(SITE.read_text())["nav"]
-    tracks = [pages for track in said for pages in track.values() if not isinstance(pages, str)]
-    found = {"index.md", *(path for pages in tracks for page in pages for path in page.values())}
+    found = set(pages_in(yaml.safe_load(SITE.read_text())["nav"]))
     assert found == {"index.md", *(page.removeprefix("docs/") for page in PAGES if page.startswith("docs/"))}
