@@ -108,7 +108,7 @@ def _waits(waits: WaitStatistics) -> str:
 def _verdict(real_h: float, simulated_h: float, software: Software) -> str:
     longer = max(real_h, simulated_h)
     if longer < _NOTHING_H:
-        return "Nobody had to wait, really or simulated: there is nothing that elasticity could have saved."
+        return "Nobody had to wait, really or simulated: elastic jobs would have started no sooner."
     apart = abs(simulated_h - real_h) / longer
     told = f"Of the two mean waits, the {'real' if real_h > simulated_h else 'simulated'} one is the longer: "
     told += f"the other is {apart:.0%} shorter"
