@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from horovod_elastic import sockets
 from horovod_elastic.aggregation import control, frames
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
-from horovod_elastic.aggregation.heartbeat import Heartbeat
+from horovod_elastic.aggregation.heartbeat import ANSWERS_WITHIN_S, Heartbeat
 from horovod_elastic.aggregation.memory import (
     InputMemory,
     KeyShape,
@@ -194,22 +194,23 @@ class AggregationClient:
         lost_at = time.monotonic()
         why = "it never answered"
         while not self._closing:
+            connection = socket.socket(socket.AF_UNIX)
             try:
-                with socket.socket(socket.AF_UNIX) as connection:
-                    connection.settimeout(AWAY_S)
-                    connection.connect(self._path)
-                    self._greet(connection)
-                    connection.settimeout(None)
-                    try:
-                        self._hear(connection)
-                    finally:
-                        if self._answered:
-                            lost_at = time.monotonic()
+                connection.settimeout(AWAY_S)
+                connection.connect(self._path)
+                try:
+                    self._meet(connection)
+                finally:
+                    if self._answered:
+                        lost_at = time.monotonic()
             except SumsFailed as error:
                 why = str(error)
                 break
             except (OSError, EOFError, BadFrame) as error:
                 why = f"this node's Aggregator is gone: {error}"
+            finally:
+                if connection not in self._silent:
+                    connection.close()
             with self._lock:
                 self._connection = None
             if time.monotonic() - lost_at > AWAY_S:
@@ -219,6 +220,18 @@ class AggregationClient:
         if not self._closing:
             self._end(why)
             self._failed(why)
+
+    def _meet(self, connection: socket.socket) -> None:
+        """Greet an Aggregator, and hear it until the connection ends."""
+        self._answered = False
+        try:
+            connection.settimeout(ANSWERS_WITHIN_S)  # it takes in no more than some keys before it goes on
+            self._greet(connection)
+            connection.settimeout(None)
+            self._hear(connection)
+        except TimeoutError:
+            self._silent.append(connection)
+            raise
 
     def _close_silent(self) -> None:
         while self._silent:
@@ -255,14 +268,9 @@ class AggregationClient:
             frames.send(connection, frame)
 
     def _hear(self, connection: socket.socket) -> None:
-        self._answered = False
         heartbeat = Heartbeat(connection, lambda: self._ask(connection))
         while True:
-            try:
-                heartbeat.wait()
-            except TimeoutError:
-                self._silent.append(socket.socket(fileno=connection.detach()))
-                raise
+            heartbeat.wait()
             frame, fds = frames.receive_with_fds(connection)
             self._answered = True
             self._close_silent()

@@ -160,10 +160,13 @@ def test_without_an_aggregator_for_a_while_all_ranks_hear_why(
 
 
 def test_an_aggregator_that_was_silent_for_longer_than_workers_wait_goes_on_with_all_of_them(
-    nodes: list[AggregatorProcess],
+    nodes: list[AggregatorProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first sum of half precision imports PyTorch, which may come from a slow disk."""
-    ranks = Ranks(nodes[:1], 2, FEW, 30, 0.01)
+    """The first sum of half precision imports PyTorch, which may come from a slow disk. Meanwhile it takes in
+    no more than some of a worker's keys.
+    """
+    monkeypatch.setattr(client, "AWAY_S", 1.5)
+    ranks = Ranks(nodes[:1], 2, sums(*(("float32", 3000 + number) for number in range(60))), 30, 0.01)
     os.kill(nodes[0].pid, signal.SIGSTOP)
     time.sleep(ANSWERS_WITHIN_S + 3)
     os.kill(nodes[0].pid, signal.SIGCONT)
