@@ -26,6 +26,8 @@ on_labs = $(BIN)/pytest tests -m 'not native $(usual)' -o cache_dir=build/failed
 without_labs = $(BIN)/pytest tests -m 'not native $(usual)' -o cache_dir=build/failed/others $(call but,unit $(ON_LABS))
 on_native = $(ON_NATIVE) $(BIN)/pytest tests -m 'native $(usual)' -o cache_dir=build/failed/native $(call but,unit $(WITHOUT_LABS))
 ALONE := --last-failed --last-failed-no-failures=none
+# After any other end of a run, or a file that could not be read, other tests may not have run at all.
+only_tests_failed = [ $$? = 1 ] && ! grep -s true build/failed/$(1)/v/cache/lastfailed | grep -qv ::
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
 .PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
@@ -74,10 +76,10 @@ test test-all:
 	$(without_labs) >build/without-labs.log 2>&1 & others=$$!; \
 	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
 	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
-	$(on_labs) $(LABS_SIDE_BY_SIDE) --durations=20 || again=labs; \
-	if wait $$native; then $(on_native) $(LABS_SIDE_BY_SIDE) || again="$$again native"; \
+	$(on_labs) $(LABS_SIDE_BY_SIDE) --durations=20 || { $(call only_tests_failed,labs) && again=labs || failed=1; }; \
+	if wait $$native; then $(on_native) $(LABS_SIDE_BY_SIDE) || { $(call only_tests_failed,native) && again="$$again native" || failed=1; }; \
 	else cat build/setup-native.log; failed=1; fi; \
-	wait $$others || again="$$again others"; cat build/without-labs.log; \
+	wait $$others || { $(call only_tests_failed,others) && again="$$again others" || failed=1; }; cat build/without-labs.log; \
 	wait $$lint || failed=1; cat build/lint.log; trap - EXIT; \
 	for each in $$again; do \
 	echo "what has failed of $$each, once more, with nothing beside it:"; \

@@ -195,6 +195,23 @@ def test_a_unit_test_that_fails_and_what_fails_alone_fail_all(clone: Path, fails
         made(clone, "test", pytest=STAND_IN + failing)
 
 
+ENDS = {
+    "tests were not collected": "exit 2",
+    "pytest broke": "exit 3",
+    "a file was not read": 'echo \'  "tests/x.py": true\' >"$d/v/cache/lastfailed"; exit 1',
+}
+"""What a stand-in of pytest does, by what then has happened; its cache is in $d."""
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_run_that_may_not_have_run_all_tests_has_failed(clone: Path, end: str) -> None:
+    folder = 'd=${*#*cache_dir=}; d=${d%% *}; mkdir -p "$d/v/cache"\n'
+    ends = f'case "$*" in *--last-failed*) ;; "tests -m"*) {folder}{end} ;; esac\n'
+    with pytest.raises(subprocess.CalledProcessError):
+        made(clone, "test", pytest=STAND_IN + ends)
+    assert not any("--last-failed" in call for call in called(clone))
+
+
 def called(clone: Path) -> list[str]:
     """What has been called there, in order."""
     return [line.rstrip() for line in (clone / "calls").read_text().splitlines()]
