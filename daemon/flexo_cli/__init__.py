@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 
 import flexo
 from flexo_protos.installing import Wheel, how_to_install
 
 _OWN = ("flexo", "flexo_cli", "flexo_protos", "flexo_yarn", "horovod_elastic")
+_OF_USERS = ("google", "grpc", "psutil", "rich", "typer")
+"""What the wheel for users requires, by the names of imports."""
 DELEGATED = ("run", "hosts", "share", "aggregator")
 
 
@@ -35,9 +38,15 @@ def main() -> None:
             raise
         sys.exit(
             f"flexo: this command needs the Python package '{error.name}', and {sys.prefix} lacks it. "
-            + how_to_install(Wheel.USERS)
+            + how_to_install(_wheel_with(error.name or ""))
         )
     sys.exit(run(arguments))
+
+
+def _wheel_with(package: str) -> Wheel:
+    """The wheel that installs a package, of those that are installed here."""
+    of_sites = find_spec("flexo_cli.site") is not None and package.partition(".")[0] not in _OF_USERS
+    return Wheel.SITES if of_sites else Wheel.USERS
 
 
 def delegate(command: str, arguments: list[str]) -> int:

@@ -19,9 +19,9 @@ MOST_BYTES: Final = 20 << 20
 POLICIES: Final = ("lyra", "elastic-tiresias")
 SHARES: Final = ("5", "20", "50", "100")
 SACCT: Final = (
-    "sacct --allusers --allocations --duplicates --noconvert --parsable2 --starttime=now-30days"
-    " --format=JobID,JobIDRaw,Cluster,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,State,"
-    "TimelimitRaw,ReqTRES,AllocTRES,NNodes,NodeList,JobName > jobs.txt"
+    "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --noconvert --parsable2"
+    " --starttime=now-30days --format=JobID,JobIDRaw,Cluster,User,Account,Partition,Submit,Eligible,Start,"
+    "End,ElapsedRaw,State,TimelimitRaw,ReqTRES,AllocTRES,NNodes,NodeList,JobName > jobs.txt"
 )
 """The command that dumps Slurm's accounting (docs/howto/what-if.md)."""
 YARN: Final = "flexo yarn history > jobs.txt"

@@ -23,6 +23,8 @@ from flexo.model.ranges import Range
 CALIBRATED_WEIGHTS = tuple(million * 1e6 for million in range(10, 101, 10))
 """Numbers of weights whose all-reduce the paper measures."""
 
+_KEPT_GPUS = 1024
+"""The most GPUs whose speed with a given batch is kept: a batch may have millions of samples."""
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 
@@ -98,7 +100,8 @@ class JobScalability:
         self._best: dict[int, tuple[int, float]] = {}
         """Per number of GPUs: the best batch, and the samples per second with it."""
         self._fixed: dict[int, list[float]] = {}
-        """Per batch: the samples per second with 1 GPU, 2 GPUs and so on, up to one sample on each GPU."""
+        """Per batch: the samples per second with 1 GPU, 2 GPUs and so on, up to one sample on each GPU and
+        _KEPT_GPUS."""
 
     def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
         """T(b, k): samples per second; 0 if the batch does not fit, or a GPU would have no sample.
@@ -109,9 +112,12 @@ class JobScalability:
             return self._best_of(workers)[1]
         if not 0 < workers <= batch:
             return 0.0
+        if workers > _KEPT_GPUS:
+            return float(self._rates(np.array(workers), np.array(batch)))
         rates = self._fixed.get(batch)
         if rates is None:
-            rates = self._fixed[batch] = self._rates(np.arange(1, batch + 1), np.array(batch)).tolist()
+            gpus = np.arange(1, min(batch, _KEPT_GPUS) + 1)
+            rates = self._fixed[batch] = self._rates(gpus, np.array(batch)).tolist()
         return rates[workers - 1]
 
     def best_batch(self, workers: int, nodes: int) -> int:

@@ -8,7 +8,6 @@ quotes nothing: JobName, which may hold a |, is understood if it is the last col
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
@@ -23,7 +22,7 @@ from flexo_simulation.formats.accounting import (
     note,
     workload_of,
 )
-from flexo_simulation.formats.errors import BadTrace, NotSimulated
+from flexo_simulation.formats.errors import BadTrace, BadValue, NotSimulated
 from flexo_simulation.formats.reading import NO_GPUS, NO_TIME, ReadOptions, Sieve, opened
 from flexo_simulation.formats.rows import Row, columns_of, row_of
 from flexo_simulation.workload import BadLine, Workload
@@ -52,6 +51,7 @@ def read_dump(path: Path, options: ReadOptions) -> AccountingDump:
         *note(sum(run.running for run in runs), "jobs that still ran, taken to end when the dump was made"),
         *note(len(once) - len(runs), "components of heterogeneous jobs, joined to the others"),
         *note(_again(runs), "later runs of requeued jobs, each taken as a job"),
+        *note(reader.unread_others, "bad lines of other partitions, whose GPUs count as idle"),
     )
     ordered = sorted(_ready_after_the_run_before(runs), key=lambda run: (run.ready_at, run.line))
     others = [run for run in _without_repeats(reader.others) if once and run.cluster == once[0].cluster]
@@ -68,6 +68,8 @@ class _Reader:
         self._options = options
         self.others: list[AccountedRun] = []
         """Runs in partitions that were not chosen."""
+        self.unread_others = 0
+        """Lines of such partitions that make no sense."""
         self.names_nodes = False
         """Whether the dump has the column NodeList."""
 
@@ -78,8 +80,12 @@ class _Reader:
             raise NotSimulated(f"ran on cluster {row.text('Cluster')}")
         partitions = self._options.partitions
         if partitions and partitions.isdisjoint(row.text("Partition").split(",")):
-            with suppress(NotSimulated):
+            try:
                 self.others.append(_run(row))
+            except BadValue:
+                self.unread_others += 1
+            except NotSimulated:
+                pass
             raise NotSimulated(f"ran in partition {row.text('Partition')}")
         return _run(row)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from flexo_bench.papers import idle
 from flexo_bench.papers.figures import Row, Run
 from flexo_simulation.comparison import run_trials

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,16 @@ def test_no_gpu_is_without_a_sample():
     assert speed.rate(5, 2, 4) == 0.0
     assert speed.rate(5, 2) == 0.0
     assert speed.rate(0, 0) == 0.0
+
+
+def test_a_batch_of_millions_costs_no_memory_and_its_speed_is_the_same_for_any_number_of_gpus():
+    speed = JobScalability(processing(), all_reduce(), 20e6, Range(1, 10**9), 10**9)
+    tracemalloc.start()
+    rates = [speed.rate(workers, 1, 10**9) for workers in (1, 1024, 1025, 4096)]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert rates == sorted(rates)
+    assert rates[2] == pytest.approx(rates[1], rel=0.01)
 
 
 def test_more_gpus_than_were_measured_are_taken_to_communicate_like_the_most():

@@ -326,6 +326,13 @@ def test_runs_in_other_partitions_are_kept_for_what_they_held(read):
     assert found.holders.named
 
 
+def test_a_line_of_another_partition_that_makes_no_sense_is_counted_and_refuses_nothing(read):
+    text = dump([line("1"), line("2", Partition="other", TimelimitRaw="weird")])
+    found = read(text, ReadOptions(partitions=frozenset({"gpu"})))
+    assert [run.job_id for run in found.runs] == ["1"]
+    assert any("bad lines" in note and note.endswith("1") for note in found.notes)
+
+
 def test_a_partition_that_ran_nothing_is_answered_with_those_that_did(tmp_path):
     path = tmp_path / "dump.txt"
     path.write_text(dump([line("1", Partition="gpu"), line("2", Partition="debug")]))
