@@ -18,6 +18,7 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.course import course_of, stretches_of
 from flexo_simulation.formats.accounting import AccountedRun, Software
 from flexo_simulation.idle_gpus import IdleGpus, NotTold
+from flexo_simulation.idle_intervals import Hold, peak
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.results import SimulatedRun
 
@@ -154,7 +155,7 @@ def size_of(
     """
     if known and nodes is None and gpus_per_node is None:
         return Size(known, "the nodes that the dump has")
-    peak = peak_gpus(runs)
+    most = peak_gpus(runs)
     of_a_node, how = gpus_per_node, "as you said"
     if of_a_node is None:
         of_a_node = _gpus_of_a_node(runs)
@@ -162,19 +163,14 @@ def size_of(
     if not of_a_node:
         of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump does not tell"
     if nodes is None:
-        nodes = max(1, math.ceil(peak / of_a_node))
-        how += f"; {nodes} nodes: so many for the {peak} GPUs that were in use at the peak"
+        nodes = max(1, math.ceil(most / of_a_node))
+        how += f"; {nodes} nodes: so many for the {most} GPUs that were in use at the peak"
     return Size((NodeGroup(nodes, of_a_node),), how)
 
 
 def peak_gpus(runs: Iterable[AccountedRun]) -> int:
     """The most GPUs in use at one time. A job that ends when another one begins makes room for it."""
-    changes = [(run.started_at, 1, run.gpus) for run in runs] + [(run.ended_at, 0, -run.gpus) for run in runs]
-    used = peak = 0
-    for _, _, gpus in sorted(changes):
-        used += gpus
-        peak = max(peak, used)
-    return peak
+    return peak(Hold(run.started_at, run.ended_at, run.gpus) for run in runs)
 
 
 def _gpus_of_a_node(runs: Iterable[AccountedRun]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from users_modules import importing
 
 import flexo
 from flexo_cli import without_site
@@ -20,16 +21,8 @@ from flexo_cli import without_site
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = ("daemon", "horovod_elastic", "protos", "yarn_plugin", "packages")
 OF_SITES: Final = {"numpy", "scipy", "matplotlib", "starlette", "uvicorn", "structlog", "prometheus-client"}
-IMPORTS: Final = """
-import importlib, pkgutil, sys
-import flexo, flexo_cli, flexo_protos, flexo_yarn
-extras = {"flexo_protos.etcd", "flexo_protos.leader_leases.etcd_store"}
-for package in (flexo, flexo_cli, flexo_protos, flexo_yarn):
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if module.name not in extras:
-            importlib.import_module(module.name)
-print(len([name for name in sys.modules if name.startswith("flexo")]))
-"""
+EXTRAS: Final = ("flexo_protos.etcd", "flexo_protos.leader_leases.etcd_store")
+"""Modules that need an extra."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -89,7 +82,7 @@ def test_users_install_one_wheel_sites_both_and_what_is_removed_is_gone(
     before = environment.installed()
     environment.pip("install", users)
     assert OF_SITES & environment.installed() == set()
-    assert int(environment.run("python", "-c", IMPORTS)) > 100
+    assert int(environment.run("python", "-c", importing(left_out=EXTRAS))) > 100
     assert " jobs " in environment.run("flexo", "--help")
     assert "no sbatch" in environment.run(
         "python",

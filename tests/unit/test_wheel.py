@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from users_modules import importing
 
 import flexo
 from flexo_cli import without_site
@@ -92,19 +93,8 @@ def test_the_commands_that_users_are_told_to_install_are_those_for_sites() -> No
     assert of_sites == set(without_site.COMMANDS)
 
 
-WITHOUT_SITES = """
-import importlib, pkgutil, sys
-class Refusing:
-    def find_spec(self, name, path=None, target=None):
-        if name in {"numpy", "scipy", "matplotlib", "structlog", "prometheus_client", "starlette", "uvicorn"}:
-            raise ModuleNotFoundError(f"{name} is no requirement of users")
-sys.meta_path.insert(0, Refusing())
-import flexo, flexo_cli, flexo_protos, flexo_yarn
-for package in (flexo, flexo_cli, flexo_protos, flexo_yarn):
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-print(len([name for name in sys.modules if name.startswith("flexo")]))
-"""
+OF_SITES = ("numpy", "scipy", "matplotlib", "structlog", "prometheus_client", "starlette", "uvicorn")
+"""Packages that the wheel for users does not require."""
 
 
 def test_what_is_installed_of_them_starts_and_is_not_this_checkout(
@@ -132,7 +122,7 @@ def test_what_is_installed_of_them_starts_and_is_not_this_checkout(
     assert run("python", "-c", "import flexo; print(flexo.submit.__module__)") == "flexo_cli.api\n"
     assert run("flexo", "version") == f"flexo {flexo.__version__}\n"
     assert not (own / "bin" / "flexod").exists()
-    assert int(run("python", "-c", WITHOUT_SITES)) > 100
+    assert int(run("python", "-c", importing(refused=OF_SITES))) > 100
     for line in (["doctor"], ["whatif", "--sacct", "dump.txt"], ["lab", "up", "--help"], ["yarn", "doctor"]):
         said = run("flexo", *line, code=1)
         assert f"flexo_site-{flexo.__version__}-py3-none-any.whl" in said

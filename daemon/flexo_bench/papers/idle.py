@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 def compare(run: Run, traces: Path, most_jobs: int | None) -> Comparison:
-    """Simulate Philly on both clusters. `most_jobs`: only the first N jobs of the trace."""
+    """Simulate Philly on each of CLUSTERS. `most_jobs`: only the first N jobs of the trace."""
     raw = philly.read(traces / "philly" / "philly.csv", ReadOptions())
     workload = Workload(raw.name, raw.jobs[:most_jobs])
     trials = [_trial(workload, gpus) for gpus in CLUSTERS]

@@ -458,7 +458,7 @@ def test_help_lists_the_commands_that_live_elsewhere(flexo_run: Run) -> None:
 
 _DELEGATION = """
 import sys, types
-blocked = ("typer", "rich", "pydantic", "structlog", "matplotlib", "grpc")
+blocked = {blocked!r}
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in blocked:
@@ -476,9 +476,14 @@ main()
 """
 
 
-def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess.CompletedProcess[str]:
+_ALL = ("typer", "rich", "pydantic", "structlog", "matplotlib", "grpc")
+
+
+def without_daemons_packages(
+    *line: str, module: str = "launcher", blocked: tuple[str, ...] = _ALL
+) -> subprocess.CompletedProcess[str]:
     """A command line of flexo in an environment that has none of them."""
-    script = _DELEGATION.format(module=module, arguments=list(line))
+    script = _DELEGATION.format(module=module, arguments=list(line), blocked=blocked)
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
@@ -510,6 +515,13 @@ def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
     assert f"{shlex.quote(sys.executable)} -m pip install {wheel}" in done.stderr
     assert "make wheel" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.processes
+def test_a_package_that_only_sites_need_is_said_to_come_with_their_wheel() -> None:
+    done = without_daemons_packages("status", blocked=("pydantic",))
+    assert done.returncode == 1
+    assert f"flexo_site-{flexo.__version__}-py3-none-any.whl" in done.stderr
 
 
 @pytest.mark.processes
