@@ -368,6 +368,8 @@ def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
             assert time.monotonic() < deadline, differences
             time.sleep(0.5)
         assert len(with_pyslurm.observe().jobs) == 9
+        chosen = connect(SlurmSettings(conf=lab.layout.slurm_conf, timeout_s=10.0), Site())
+        assert chosen.read_with == reader.name
     finally:
         reader.close()
         lab.down()
@@ -404,7 +406,7 @@ def test_a_controller_that_does_not_answer_pyslurm_is_unreachable_too(quiet_lab:
 
 def _submit_one_of_each(lab: Lab) -> None:
     """Jobs that differ in how they ask, so that readers have something to differ in."""
-    base = _submit(lab, "--partition=train", "--nodelist=t1", "--gpus=1", "--comment=a\nb\xe9")
+    base = _submit(lab, "--partition=train", "--nodelist=t1", "--gpus=1", "--comment=a\nb\xe9", "-JN/A")
     lab.run(["scontrol", "update", f"JobId={base}", "AdminComment=flexo{workers=1-4}"])
     _submit(lab, "--partition=flex", "--nodelist=t1", "--gres=gpu:2", f"--comment={_TAG.format(base=base)}")
     _submit(lab, "--partition=train", "--nodelist=t2", "--exclusive", "--time=1-02:00:00")
@@ -412,7 +414,7 @@ def _submit_one_of_each(lab: Lab) -> None:
     _submit(lab, "--partition=train,infer", "--nodelist=t2", "--gpus-per-node=3")
     _submit(lab, "--partition=train", "--array=1-20%2", "--gpus=1", "--hold")
     _submit(lab, "--partition=train", "--nodes=2", "--ntasks=2", "--cpus-per-task=8", "--mem=1536")
-    _submit(lab, "--partition=infer", "--gres=gpu", "--time=0")
+    _submit(lab, "--partition=infer", "--gres=gpu", "--time=0", "--job-name=a|b\n\udcff")
     _submit(lab, "--partition=train", f"--dependency=afterok:{base}")
     lab.run(["scontrol", "update", "NodeName=i1", "State=DRAIN", "Reason=broken fan\nState=IDLE"])
 

@@ -19,8 +19,12 @@ from says import says
 from flexo.clusters.base import ClusterUnreachable, Site
 from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, why_not_enough
+from flexo.clusters.slurm.parse_jobs import tag_in
+from flexo.clusters.slurm.parse_nodes import parse_nodes
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader
+from flexo.clusters.slurm.releases import Release, read_by_pyslurm
 from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.clusters.slurm.text import or_empty
 from flexo.model.queue import JobState, SatelliteTag
 
 SATELLITES = frozenset({"flex"})
@@ -107,9 +111,7 @@ class Job(SimpleNamespace):
 
     @property
     def comment(self) -> str:
-        if self.written is None:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-        return str(self.written)
+        return str(self.written.decode())
 
 
 def a_job(**changes: object) -> Job:
@@ -138,7 +140,7 @@ def a_job(**changes: object) -> Job:
         "admin_comment": None,
         "account": None,
         "name": "train",
-        "written": "flexo-satellite base=5 restart=0 grant=g workers=2",
+        "written": b"flexo-satellite base=5 restart=0 grant=g workers=2",
     }
     return Job(**(fields | changes))
 
@@ -171,9 +173,49 @@ def test_jobs_that_have_ended_are_left_out() -> None:
     assert to_jobs([a_job(state="CANCELLED"), a_job(state="COMPLETED")], SATELLITES) == ()
 
 
-def test_a_comment_that_is_no_text_is_none() -> None:
-    (job,) = to_jobs([a_job(written=None)], SATELLITES)
-    assert job.satellite is None
+def test_idle_gpus_have_a_type_and_those_in_use_of_several_types_have_none_as_in_what_commands_print() -> (
+    None
+):
+    captured = (
+        "NodeName=t1 CPUAlloc=0 CPUTot=8 Gres={gres} GresUsed={used} RealMemory=4000 AllocMem=0 State=IDLE"
+    )
+    for gres, used, configured, allocated in (
+        ("gpu:v100:4", "gpu:v100:0(IDX:N/A)", {"gpu:v100": 4}, {}),
+        (
+            *("gpu:a100:2,gpu:h100:2", "gpu:a100:1(IDX:0),gpu:h100:0(IDX:N/A)"),
+            *({"gpu:a100": 2, "gpu:h100": 2}, {"gpu": 1, "gpu:a100": 1}),
+        ),
+    ):
+        (node,) = parse_nodes(captured.format(gres=gres, used=used))
+        shown = to_node(a_node(configured_gres=configured, allocated_gres=allocated))
+        assert (shown.allocated.gpus, shown.allocated.gpu_type) == (
+            node.allocated.gpus,
+            node.allocated.gpu_type,
+        )
+
+
+def test_a_comment_that_is_no_text_is_read_as_commands_print_it() -> None:
+    (job,) = to_jobs([a_job(written=b"flexo-satellite base=5 restart=0 grant=g workers=2 \xff")], SATELLITES)
+    (torn,) = to_jobs([a_job(written=b"\xff")], SATELLITES)
+    for each, comment in (
+        (job, "flexo-satellite base=5 restart=0 grant=g workers=2 \ufffd"),
+        (torn, "\ufffd"),
+    ):
+        assert each.satellite == tag_in(comment, ("flex",), SATELLITES)
+
+
+@pytest.mark.parametrize("name", ["N/A", "(null)", "None", "a|b\nc", "train"])
+def test_a_jobs_name_that_slurm_prints_for_no_name_is_none_with_either_reader(name: str) -> None:
+    (job,) = to_jobs([a_job(name=name)], SATELLITES)
+    assert job.name == or_empty(name)
+
+
+def test_pyslurm_reads_the_release_of_its_version_and_with_a_newer_library_another() -> None:
+    assert read_by_pyslurm("25.11.2", 44) == read_by_pyslurm("25.11.2", 0) == Release(25, 11)
+    assert read_by_pyslurm("25.11.2", 45) == Release(26, 5)
+    assert read_by_pyslurm("25.5.0", 43) == read_by_pyslurm("25.05.0", 43) == Release(25, 5)
+    assert read_by_pyslurm("22.05.1", 45) == Release(22, 5)
+    assert read_by_pyslurm("of nobody", 45) is None
 
 
 def test_a_site_that_does_not_track_its_gpus_is_told_what_is_missing() -> None:

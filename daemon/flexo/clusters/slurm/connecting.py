@@ -8,6 +8,7 @@ import structlog
 from flexo.clusters.base import ClusterUnreachable, Site
 from flexo.clusters.slurm.adapter import SlurmCluster, satellite_partitions
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
+from flexo.clusters.slurm.releases import Release
 from flexo.clusters.slurm.settings import SlurmSettings
 
 _log = structlog.get_logger("flexo.clusters")
@@ -39,9 +40,9 @@ def _connect(settings: SlurmSettings, site: Site) -> SlurmCluster:
 
 def _why_not(reader: PyslurmReader, cluster: SlurmCluster) -> str:
     try:
-        wanted, has = cluster.traits().version, reader.version()
-        if wanted.split(".")[:2] != has.split(".")[:2]:
-            return f"{has} is not made for Slurm {wanted}"
+        wanted, reads = cluster.traits().version, reader.reads()
+        if reads is None or reads != Release.found_in(wanted):
+            return f"{reader.version()} is not made for Slurm {wanted}"
         return reader.why_not_enough()
     except ClusterUnreachable as error:
         return str(error)

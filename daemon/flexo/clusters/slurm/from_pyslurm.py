@@ -21,6 +21,7 @@ from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request
 from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
 from flexo.clusters.slurm.parse_jobs import STATES, readable, request_of, tag_in
+from flexo.clusters.slurm.text import or_empty
 from flexo.clusters.slurm.wait_reasons import wait_reason
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import Principal, QueuedJob
@@ -41,17 +42,21 @@ def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
 
 
 def to_node(node: Any) -> Node:
-    """Convert one node."""
+    """Convert one node. GPUs in use have the type of all GPUs of the node, as Slurm's commands print it."""
     state, *flags = node.state.split("+")
+    capacity = replace(
+        _generic_resources(node.configured_gres),
+        cpus=node.effective_cpus,
+        memory_mib=(node.real_memory or 0) - (node.memory_reserved_for_system or 0),
+    )
     return Node(
         name=node.name,
-        capacity=replace(
-            _generic_resources(node.configured_gres),
-            cpus=node.effective_cpus,
-            memory_mib=(node.real_memory or 0) - (node.memory_reserved_for_system or 0),
-        ),
+        capacity=capacity,
         allocated=replace(
-            _tracked(node.allocated_gres), cpus=node.allocated_cpus, memory_mib=node.allocated_memory
+            _tracked(node.allocated_gres),
+            cpus=node.allocated_cpus,
+            memory_mib=node.allocated_memory,
+            gpu_type=capacity.gpu_type,
         ),
         partitions=frozenset(node.partitions),
         features=frozenset(node.active_features),
@@ -114,16 +119,17 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         elastic=elastic_request(_written(lambda: job.admin_comment)),
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
         account=job.account or "",
-        name=_written(lambda: job.name),
+        name=or_empty(_written(lambda: job.name)),
     )
 
 
 def _written(read: Callable[[], str | None]) -> str:
-    """Free text of a user; "" if it is no valid text, for which pyslurm raises an error."""
+    """Free text of a user. For bytes that are no valid text, pyslurm raises an error: they become U+FFFD, as
+    they do in what Slurm's commands print."""
     try:
         return read() or ""
-    except UnicodeDecodeError:
-        return ""
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", "replace")
 
 
 def _generic_resources(counts: Mapping[str, int]) -> Resources:

@@ -7,6 +7,7 @@ killed.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 from flexo.clusters.base import ANSWERED, SILENT, CallEnded, ClusterUnreachable, nobody_counts
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, to_partition, why_not_enough
+from flexo.clusters.slurm.releases import Release, read_by_pyslurm
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import QueuedJob
 
@@ -55,10 +57,14 @@ class PyslurmReader:
         return f"pyslurm {self.version()}"
 
     def version(self) -> str:
-        """pyslurm's own version, whose first two parts are Slurm's. Raises ClusterUnreachable."""
+        """pyslurm's own version. Raises ClusterUnreachable."""
         if not self._version:
             self._version = self._ask("version")
         return self._version
+
+    def reads(self) -> Release | None:
+        """The release of Slurm that this pyslurm reads; None if it names none. Raises ClusterUnreachable."""
+        return read_by_pyslurm(self.version(), int(self._ask("libslurm")))
 
     def why_not_enough(self) -> str:
         """What pyslurm does not show of this cluster; "" if it shows all that is needed. Raises
@@ -161,6 +167,7 @@ def _answers(satellites: frozenset[str]) -> dict[str, Callable[[], Any]]:
 
     return {
         "version": lambda: pyslurm.__version__,
+        "libslurm": _libslurm,
         "why_not_enough": lambda: why_not_enough(
             pyslurm.slurmctld.Config.load(), pyslurm.Nodes.load().values()
         ),
@@ -168,3 +175,17 @@ def _answers(satellites: frozenset[str]) -> dict[str, Callable[[], Any]]:
         "partitions": lambda: [to_partition(part) for part in pyslurm.Partitions.load().values()],
         "jobs": lambda: to_jobs(pyslurm.Jobs.load().values(), satellites),
     }
+
+
+def _libslurm() -> int:
+    """The number of the loaded libslurm's interface, as in libslurm.so.45; 0 if there is none to ask.
+
+    pyslurm shows the number that its headers had, so the library itself is asked. pyslurm has loaded it for
+    all (RTLD_GLOBAL).
+    """
+    try:
+        ask = ctypes.CDLL(None).slurm_api_version
+    except AttributeError:
+        return 0
+    ask.restype = ctypes.c_long
+    return int(ask()) >> 16

@@ -49,5 +49,28 @@ class Release:
         return self >= Release(23, 11)
 
 
+_PYSLURM_WITHOUT_ONE_OF_ITS_OWN: Final = {(Release(25, 11), 45): Release(26, 5)}
+"""The release of Slurm that a pyslurm of an earlier release reads, by the libslurm that it runs on.
+
+There is no pyslurm for 26.05. That for 25.11 can be compiled against the headers of 26.05
+(docs/reference/slurm-releases.md). One that was compiled against those of 25.11 does not load with the
+libslurm of 26.05, which lacks slurm_free_ctl_conf().
+"""
+
+
+def read_by_pyslurm(version: str, libslurm: int) -> Release | None:
+    """The release of Slurm that a pyslurm reads: that of its version, with the exceptions above. None for a
+    version that names none.
+
+    `version`: pyslurm's own, as in 25.11.2; a version for Slurm 25.05 may begin with 25.5. `libslurm`: the
+    number of the loaded library's interface, as in libslurm.so.45; 0 if it is not known.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        return None
+    own = Release(int(match[1]), int(match[2]))
+    return _PYSLURM_WITHOUT_ONE_OF_ITS_OWN.get((own, libslurm), own)
+
+
 TESTED: Final = (Release(22, 5), Release(24, 11), Release(26, 5))
 """The tested releases, the oldest first, the newest last."""
