@@ -30,7 +30,7 @@ ALONE := --last-failed --last-failed-no-failures=none
 only_tests_failed = [ $$? = 1 ] && ! grep -s true build/failed/$(1)/v/cache/lastfailed | grep -qv ::
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-reading bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -186,6 +186,10 @@ bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minu
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.scale $(ARGS)
 
+bench-reading: ## 5,000 nodes of Slurm 26.05 read with pyslurm and with Slurm's commands: cost and content (about 15 minutes; ARGS='--nodes 500')
+	@./setup.sh unit --lab=$@
+	@PYTHONPATH=tests/slurm $(BIN)/python -m matrix.bench_reading $(ARGS)
+
 bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 5 minutes; ARGS='--cases slow_reads')
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.abuse $(ARGS)
@@ -206,11 +210,11 @@ bench-service: ## Aggregators beside the all-reduce and dedicated servers, share
 	@./setup.sh all
 	@$(BIN)/python -m flexo_bench.service $(ARGS)
 
-deb: ## Debian packages of daemon and plugin, in build/deb
+deb: ## Debian packages of daemon, web pages and plugin, in build/deb
 	@./setup.sh unit
 	@$(BIN)/python packages/build_debs.py $(ARGS)
 
-rpm: ## RPM packages of daemon and plugin, in build/rpm (for the system that they are built on)
+rpm: ## RPM packages of daemon, web pages and plugin, in build/rpm (for the system that they are built on)
 	@./setup.sh unit
 	@$(BIN)/python packages/build_rpms.py $(ARGS)
 

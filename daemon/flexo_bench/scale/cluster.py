@@ -71,7 +71,7 @@ def _is(process: psutil.Process, name: str) -> bool:
 def _start(layout: Layout, nodes: int, max_satellites: int, tell: Tell) -> Lab:
     # Only those fields of the specification are used that flexod's settings come from.
     spec = LabSpec(name=layout.name, nodes=1, infer_nodes=0, profile=Profile.PRODUCTION)
-    first_port = _row_of_free_ports(nodes)
+    first_port = row_of_free_ports(nodes)
     row = frozenset(range(first_port, first_port + nodes))
     slurmctld, flexod, metrics = free_ports(3, row)
     lab = Lab(layout, Record(spec, Ports(slurmctld, flexod, ()), up=True))
@@ -97,7 +97,7 @@ def metrics_port(lab: Lab) -> int:
     return int((lab.directory / "metrics-port").read_text())
 
 
-def _row_of_free_ports(count: int) -> int:
+def row_of_free_ports(count: int) -> int:
     """The first of `count` free ports in a row, below the kernel's ephemeral range. Raises RuntimeError."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for first in range(low - count - 1, 1024, -count):
