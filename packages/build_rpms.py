@@ -47,6 +47,16 @@ def daemon_package(out: Path, libraries: Path) -> Path:
         return _packed("flexo", Path(work), out, {"python": f"{major}.{minor}"})
 
 
+def web_package(out: Path, libraries: Path) -> Path:
+    """Build the package of the web pages. Returns its path: flexo-web-VERSION-RELEASE.noarch.rpm.
+
+    `libraries`: of no use here.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        staged.web(staged.fresh(Path(work) / "stage"))
+        return _packed("flexo-web", Path(work), out, {})
+
+
 def plugin_package(out: Path, libraries: Path) -> Path:
     """Build the package of the Slurm plugin, whose release names that of Slurm. Returns its path.
 
@@ -61,6 +71,7 @@ def plugin_package(out: Path, libraries: Path) -> Path:
 
 PACKAGES: Mapping[str, _Builder] = {
     "flexo": daemon_package,
+    "flexo-web": web_package,
     "flexo-slurm-plugin": plugin_package,
 }
 

@@ -29,7 +29,7 @@ PLUGIN_FOLDER = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm")
 
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Both packages, by name."""
+    """All packages, by name."""
     reason = why_impossible() or (None if shutil.which("rpmbuild") else "rpmbuild is not installed")
     if reason is not None:
         if os.environ.get("CI") == "true":
@@ -39,14 +39,13 @@ def rpms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [sys.executable, str(BUILD), "--out", str(out), "--libraries", str(PLUGIN_FOLDER)]
     subprocess.run(command, check=True, env={**os.environ, "PATH": path})
-    plugin = "flexo-slurm-plugin"
-    yield {plugin if path.name.startswith(plugin) else "flexo": path for path in out.glob("*.rpm")}
+    yield {path.name.partition(f"-{flexo.__version__}")[0]: path for path in out.glob("*.rpm")}
     shutil.rmtree(out)  # a hundred megabytes
 
 
 @pytest.fixture(scope="module")
 def system(rpms: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanSystem]:
-    """A clean one with both packages installed."""
+    """A clean one with all packages installed."""
     clean = CleanSystem.unpacked(tmp_path_factory.mktemp("clean") / "root")
     clean.path("/etc/slurm/slurm.conf").write_text(SLURM_CONF)
     rpm(clean, "--initdb")
@@ -66,7 +65,7 @@ def rpm(system: CleanSystem, *arguments: str, check: bool = True) -> str:
 
 
 def test_what_rpm_installs_is_whole_and_works_for_everybody(system: CleanSystem) -> None:
-    assert rpm(system, "--verify", "--nodeps", "flexo", "flexo-slurm-plugin") == ""
+    assert rpm(system, "--verify", "--nodeps", "flexo", "flexo-web", "flexo-slurm-plugin") == ""
     as_games = ("setpriv", "--reuid=games", "--regid=games", "--clear-groups")
     assert system.run(*as_games, "flexo", "version").stdout == f"flexo {flexo.__version__}\n"
     assert system.run(*as_games, "flexod", "--check-config").stdout == "/etc/flexo/flexo.toml: in order\n"
@@ -74,6 +73,32 @@ def test_what_rpm_installs_is_whole_and_works_for_everybody(system: CleanSystem)
     account = system.run("getent", "passwd", "flexo").stdout.split(":")
     assert account[5:] == ["/var/lib/flexo", "/usr/sbin/nologin\n"]
     assert system.run("stat", "--format=%U:%G %a", "/var/lib/flexo").stdout == "flexo:flexo 750\n"
+
+
+def test_the_web_pages_come_with_their_hardened_unit_an_account_and_the_daemons_release(
+    system: CleanSystem, rpms: dict[str, Path]
+) -> None:
+    where = "/usr/lib/systemd/system/flexo-web.service"
+    assert where in rpm(system, "--query", "--list", "flexo-web").split()
+    unit = system.path(where)
+    assert unit.read_text() == (BUILD.parent / "systemd" / "flexo-web.service").read_text()
+    assert {"ProtectSystem=strict", "NoNewPrivileges=yes"} <= set(unit.read_text().splitlines())
+    assert system.run("getent", "passwd", "flexo-web").stdout.split(":")[6] == "/usr/sbin/nologin\n"
+    assert "--help" in system.run("flexo-web", "--help").stdout
+    required = rpm(system, "--query", "--requires", "flexo-web").splitlines()
+    assert f"flexo = {flexo.__version__}" in required
+
+
+def test_an_upgrade_of_the_web_pages_keeps_their_changed_settings_and_removal_saves_them(
+    system: CleanSystem, rpms: dict[str, Path]
+) -> None:
+    settings = system.path("/etc/default/flexo-web")
+    settings.write_text("FLEXO_WEB=mine\n")
+    rpm(system, "--upgrade", "--replacepkgs", str(rpms["flexo-web"]))
+    assert settings.read_text() == "FLEXO_WEB=mine\n"
+    rpm(system, "--erase", "flexo-web")
+    assert settings.with_name("flexo-web.rpmsave").read_text() == "FLEXO_WEB=mine\n"
+    assert not system.path("/usr/bin/flexo-web").exists()
 
 
 def test_the_rpm_of_the_plugin_requires_the_release_of_slurm_that_it_was_built_for(
