@@ -189,7 +189,7 @@ def _print(
 
 
 def _ratios(looks: dict[str, list[Measured]]) -> Iterator[str]:
-    for row in ROWS:
+    for row in (row for row in ROWS if not row.quiet):
         above = [row.of(look) for look in looks[PYSLURM]]
         for rival in (COMMANDS, ANEW):
             yield f"{row.name}: pyslurm to {rival}: {ratio(above, [row.of(look) for look in looks[rival]])}"

@@ -9,7 +9,7 @@ from flat_records import make_node
 from flexo.model.nodes import Partition
 from flexo_bench.reading.cluster import MODELS, batches
 from flexo_bench.reading.content import Look, Place, by_field, differences, lasting
-from flexo_bench.reading.figures import middle, ratio
+from flexo_bench.reading.figures import middle, quartile, ratio
 
 NODE = make_node("n1", 4, 0, 8, 0, 4000, 0, frozenset({"train"}), "a100", frozenset())
 TRAIN = Partition("train", 1, frozenset({"n1"}))
@@ -60,3 +60,9 @@ def test_a_median_stands_within_its_interval_which_more_scatter_widens() -> None
     assert close.low <= close.value == 1.1 <= close.high
     assert wide.high - wide.low > close.high - close.low
     assert ratio([2.0, 4.0], [1.0, 2.0]).value == 2.0
+
+
+def test_slurmctlds_own_work_in_half_of_the_looks_does_not_move_the_first_quartile() -> None:
+    quiet = [0.028, 0.03, 0.031, 0.03, 0.029, 0.03, 0.032, 0.03]
+    found = quartile([*quiet, *(0.6 + value for value in quiet[1:])])
+    assert found.low <= found.value <= 0.032 < middle([*quiet, *(0.6 + value for value in quiet)]).value
