@@ -62,7 +62,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--looks", type=int, default=20, help="with each reader (%(default)s)")
     parser.add_argument("--json", type=Path, default=BUILD / "reading.json", help="where the results go")
     options = parser.parse_args(arguments)
-    for name, least, most in (("nodes", 200, 20_000), ("jobs", 100, 50_000), ("looks", 2, 1000)):
+    for name, least, most in (("nodes", 300, 20_000), ("jobs", 100, 50_000), ("looks", 2, 1000)):
         if not least <= getattr(options, name) <= most:
             parser.error(f"--{name} {getattr(options, name)}: {least} to {most} are allowed")
     if not is_installed():

@@ -83,7 +83,7 @@ class Batch:
 
 
 def batches(nodes: int) -> tuple[Batch, ...]:
-    """The nodes n1, n2, ... by model. `nodes`: 200 or more."""
+    """The nodes n1, n2, ... by model. `nodes`: 300 or more."""
     found, first = [], 1
     for model in MODELS:
         last = nodes if model is MODELS[-1] else first + round(nodes * model.part) - 1

@@ -45,7 +45,7 @@ Tell = Callable[[str], None]
 
 def fill(lab: Lab, nodes: int, jobs: int, tell: Tell) -> None:
     """Submit `jobs` jobs, let administrators keep some nodes. Raises RuntimeError."""
-    running = round(min(jobs * RUNNING_PART, nodes * 0.3))
+    running = round(min(jobs * RUNNING_PART, nodes * 0.12))
     tell(f"allocating to {running} jobs")
     _at_once(lambda index: _allocate(lab, index), running)
     _keep_nodes(lab, nodes)

@@ -17,7 +17,7 @@ LOOK = Look((), (NODE, replace(NODE, name="n2")), (TRAIN,))
 
 
 def test_every_node_is_of_one_model() -> None:
-    for nodes in (200, 333, 5000):
+    for nodes in (300, 333, 5000):
         found = batches(nodes)
         assert [batch.model for batch in found] == list(MODELS)
         numbers = [number for batch in found for number in range(batch.first, batch.last + 1)]
