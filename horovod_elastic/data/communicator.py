@@ -110,7 +110,10 @@ class _UnderWay:
 def present() -> Communicator:
     """Horovod's ranks, if the script has imported and initialised Horovod; otherwise this process alone."""
     hvd = sys.modules.get("horovod.torch")
-    return OverHorovod(hvd) if hvd is not None and hvd.is_initialized() else Alone()
+    is_initialized = getattr(
+        hvd, "is_initialized", None
+    )  # Horovod's Python files alone have no such function
+    return OverHorovod(hvd) if is_initialized is not None and is_initialized() else Alone()
 
 
 def encode(rank: int, record: Record) -> list[int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -313,6 +315,11 @@ def test_a_stream_of_samples_is_refused():
         ElasticDataset(Stream(), batch_size=2)
     with pytest.raises(ValueError, match="has 0 samples"):
         ElasticDataset(Numbers(0), batch_size=2)
+
+
+def test_it_works_alone_beside_horovods_python_files_without_their_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod.torch", ModuleType("horovod.torch"))
+    assert sorted(epoch_of(ElasticDataset(Numbers(40), batch_size=10))) == list(range(40))
 
 
 def test_horovods_state_commits_and_restores_it():
