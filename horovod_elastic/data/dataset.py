@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from horovod_elastic.data.allotment import Ranges
+from horovod_elastic.data.device import device_ahead
 from horovod_elastic.data.elastic import Elastic
 from horovod_elastic.data.order import Order, Shuffle
 from horovod_elastic.data.reading import Fetch, InlineReader, InProcesses, InThread, ReadAhead, Reader
@@ -54,6 +55,8 @@ class ElasticDataset(Elastic):
         prefetch: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool | None = None,
+        device: torch.device | str | None = None,
+        prefetch_to_device: int | None = None,
         multiprocessing_context: str | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         name: str = "data",
@@ -75,6 +78,11 @@ class ElasticDataset(Elastic):
             prefetch: number of mini-batches that are read ahead; by default 2, with processes 2 for each.
             collate_fn: makes a mini-batch of a list of samples; DataLoader's default if not given.
             pin_memory: put mini-batches into page-locked memory; by default if CUDA is available.
+            device: give mini-batches on this GPU, such as "cuda", copied ahead on a stream of their own.
+                Tensors in lists, tuples, named tuples and dictionaries are copied; anything else is not.
+                By default, and with "cpu", mini-batches stay in host memory.
+            prefetch_to_device: number of mini-batches that are on the GPU beside the one in training; by
+                default 2, and at most `prefetch`. The GPU needs memory for two more.
             multiprocessing_context: "fork", "spawn" or "forkserver", for `num_workers`.
             worker_init_fn: called in each of these processes with the process's number, before it reads.
             name: tells several datasets of one script apart.
@@ -87,6 +95,12 @@ class ElasticDataset(Elastic):
             raise ValueError(
                 f"'{name}': num_workers is {num_workers} and prefetch {prefetch}; allowed: from 0 and from 1"
             )
+        most = min(2, prefetch) if prefetch_to_device is None else prefetch_to_device
+        if not 1 <= most <= prefetch:
+            raise ValueError(
+                f"'{name}': prefetch_to_device is {most}; allowed: 1 to {prefetch}, the value of prefetch"
+            )
+        ahead = device_ahead(name, device, most)
         samples = len(_sized(dataset, name))
         super().__init__(ShardReader(name, samples, batch_size, seed, partitions, ahead=prefetch))
         self._order = Order(samples, shuffle)
@@ -103,7 +117,7 @@ class ElasticDataset(Elastic):
             )
         else:
             reader = InlineReader(fetch) if fetch.is_immediate and not pin else InThread(fetch, pin=pin)
-        self._ahead = ReadAhead(reader)
+        self._ahead = ReadAhead(reader, ahead)
         self.weight = 1.0
         """The number of samples in the present mini-batch, divided by the mean over all workers.
 

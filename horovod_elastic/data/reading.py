@@ -8,16 +8,20 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, get_worker_info
 
+from horovod_elastic.data.containers import pinned
+from horovod_elastic.data.device import DeviceAhead, OnDevice
+
 Batch = Any
+_T = TypeVar("_T")
 Collate = Callable[[list[Any]], Batch]
 _PARENT_CHECK_S = 5.0
 
@@ -157,10 +161,13 @@ class InProcesses:
                 future.set_result(batch)
 
     def close(self) -> None:
-        """Tell the processes to end."""
+        """Tell the processes to end, and cancel what they were to read: somebody may wait for it."""
         with self._promise:
             self._closed = True
+            promised, self._promised = self._promised, deque()
             self._promise.notify()
+        for future in promised:
+            future.cancel()
         for wish in self._wishes:
             with contextlib.suppress(OSError):  # that process has ended already
                 wish.send(None)
@@ -209,43 +216,44 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def pinned(batch: Batch) -> Batch:
-    """A copy of a mini-batch in page-locked memory, from which GPUs copy in the background."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, Mapping):
-        return type(batch)({key: pinned(value) for key, value in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(pinned, batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(map(pinned, batch))
-    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
-
-
 class ReadAhead:
     """The buffers between reading and training: mini-batches read or being read, by keys for their samples.
 
-    Amoeba, section 5.3: a ping-pong buffer of pinned memory between a producer and the consumer.
+    Amoeba, section 5.3: a ping-pong buffer of pinned memory between a producer and the consumer, and
+    mini-batches that are on the GPU before they are trained on.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, device: DeviceAhead | None = None) -> None:
+        """`device`: copies the first of the mini-batches that are read ahead to the worker's GPU."""
         self._reader = reader
+        self._device = device
         self._read: dict[Any, Future[Batch]] = {}
-        self._end = weakref.finalize(self, reader.close)
+        self._copies: dict[Any, Future[OnDevice]] = {}
+        self._ends = [weakref.finalize(self, each.close) for each in (reader, device) if each is not None]
 
     def take(self, wanted: Any, upcoming: Sequence[Any], indices: Callable[[Any], torch.Tensor]) -> Batch:
         """The mini-batch `wanted`. Meanwhile, the reader reads the `upcoming` mini-batches.
 
         `indices`: gives the indices of a mini-batch's samples. Mini-batches that were read ahead and are not
-        upcoming any more are thrown away.
+        upcoming any more are thrown away, on the device, too.
         """
-        before, self._read = self._read, {}
-        for key in (wanted, *upcoming):
-            if key in before:
-                self._read[key] = before.pop(key)
-        for useless in before.values():
-            useless.cancel()
-        for key in (wanted, *upcoming):
+        keys = (wanted, *upcoming)
+        self._copies, self._read = _kept(self._copies, keys), _kept(self._read, keys)
+        for key in keys:
             if key not in self._read:
                 self._read[key] = self._reader.read(indices(key))
-        return self._read.pop(wanted).result()
+        if self._device is None:
+            return self._read.pop(wanted).result()
+        for key in keys[: 1 + self._device.most]:
+            if key not in self._copies:
+                self._copies[key] = self._device.copy(self._read[key])
+        del self._read[wanted]
+        return self._device.receive(self._copies.pop(wanted).result())
+
+
+def _kept(futures: dict[Any, Future[_T]], keys: Sequence[Any]) -> dict[Any, Future[_T]]:
+    """The futures of these keys. All others are cancelled."""
+    kept = {key: futures.pop(key) for key in keys if key in futures}
+    for useless in futures.values():
+        useless.cancel()
+    return kept
