@@ -30,7 +30,7 @@ ALONE := --last-failed --last-failed-no-failures=none
 only_tests_failed = [ $$? = 1 ] && ! grep -s true build/failed/$(1)/v/cache/lastfailed | grep -qv ::
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-reading bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-data bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-reading bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -156,6 +156,10 @@ bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (ab
 	@./setup.sh all --lab=$@
 	@./setup.sh native
 	@$(ON_NATIVE) $(BIN)/python -m flexo_bench.runtime $(ARGS)
+
+bench-data: ## what reading mini-batches ahead saves, beside PyTorch's DataLoader (5 minutes; ARGS='--rounds 3')
+	@./setup.sh all
+	@$(BIN)/python -m flexo_bench.read_ahead $(ARGS)
 
 test-torch-matrix: ## public scripts by others, unmodified, that grow, shrink and lose workers (hours; SCRIPTS=DIR has or gets them; ARGS='-k trl')
 	@./setup.sh torch-matrix
