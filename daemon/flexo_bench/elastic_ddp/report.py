@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flexo_bench.elastic_ddp.results import KINDS, RIVALS, TORCHRUN, Figures, Sample
-from flexo_bench.runtime.report import finite, spread
+from flexo_bench.runtime.report import finite
+from flexo_bench.runtime.words import spread
 
 WORDS = {
     "flexo_ddp": "flexo, script of DDP", "flexo_horovod": "flexo, script of Horovod",

@@ -77,7 +77,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         type=int,
         help="resizes out and in of stock and core_torch (5; 1 with --quick); of others at most 3",
     )
-    parser.add_argument("--time-scale", type=float, help="of transient (1/2; 1/6 with --quick)")
+    parser.add_argument(
+        "--intervals", type=_numbers, help="of transient: seconds for which GPUs stay (60; 20 with --quick)"
+    )
+    parser.add_argument(
+        "--gpus", type=_numbers, default=(1.0,), help="of transient: GPUs that come and go (1)"
+    )
+    parser.add_argument(
+        "--away", type=float, help="of transient: seconds without them (the longest interval)"
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="of transient: cycles of each combination (1)")
     parser.add_argument("--json", type=Path, default=BUILD / "runtime.json", help="where the results go")
     parser.add_argument("--keep", action="store_true", help="keep the workers' logs")
     options = parser.parse_args(arguments)
@@ -86,8 +95,18 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--rivals {', '.join(sorted(unknown))}: {', '.join(RIVALS)} are allowed")
     options.only = options.only or list(PARTS)
     options.cycles = options.cycles or (1 if options.quick else 5)
-    options.time_scale = options.time_scale or (1 / 6 if options.quick else 1 / 2)
+    options.intervals = options.intervals or ((20.0,) if options.quick else (60.0,))
+    gpus = tuple(int(each) for each in options.gpus)
+    away_s = options.away or max(options.intervals)
+    if min(*options.intervals, *options.gpus, away_s, options.repeats) <= 0:
+        parser.error("--intervals, --gpus, --away and --repeats: numbers above 0 are allowed")
+    options.sweep = transient.Sweep(options.intervals, gpus, options.repeats, away_s)
     return options
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them. Raises ValueError."""
+    return tuple(float(each) for each in text.split(","))
 
 
 def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Callable[[], float]) -> Figures:
@@ -105,8 +124,8 @@ def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Cal
             never_restarted = [rival for rival in rivals if rival.name != RESTART]
             runs += steady.measure(never_restarted, pairs, seconds, folder, tell)
         if "transient" in parts:
-            ours = [rival for rival in rivals if rival.name in FLEXOS]
-            borrowing += [transient.measure(who, options.time_scale, 1, folder, tell) for who in ours]
+            schemes = [rival for rival in rivals if rival.name != STOCK]
+            borrowing += transient.measure(schemes, options.sweep, folder, tell)
     return Figures(
         facts, _command(), resizes, runs, borrowing,
         _connecting(tell, options.quick) if "connecting" in parts else None,

@@ -14,25 +14,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexo_bench import connecting
+from flexo_bench.runtime import transient_report
 from flexo_bench.runtime.results import (
-    CORE_TORCH,
     FLEXOS,
     MODELS,
-    OURS,
-    RESTART,
-    STOCK,
     Figures,
     Resize,
     Steady,
     median,
 )
+from flexo_bench.runtime.words import COLOURS, RIVALS, WORDS, spread
 
-RIVALS = (STOCK, RESTART, OURS, CORE_TORCH)
-WORDS = {
-    STOCK: "stock elastic Horovod", RESTART: "stop, checkpoint, restart",
-    OURS: "flexo, Horovod's core", CORE_TORCH: "flexo, core on torch",
-}  # fmt: skip
-_COLOURS = {STOCK: "#e08a3c", RESTART: "#8c8c8c", OURS: "#1f4e79", CORE_TORCH: "#3d8b40"}
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 """Ticks of the axis of pauses, in seconds."""
 
@@ -54,7 +46,8 @@ def as_json(figures: Figures) -> dict[str, Any]:
                 "first_useful_s": "from the request to the end of the first mini-batch at the new size",
                 "grant_to_useful_s": "the same from the leader's grant",
                 "out ratios, in ratio": "medians, toy model; less is better",
-                "transient_ratio_vs_ideal": "samples trained / samples of free resizing",
+                "transient_ratio_vs_ideal": "samples trained / samples of free resizing, if the GPUs are "
+                "away for as long as they stay",
                 "core_torch.*": "flexo on the core on torch.distributed; without a prefix: on Horovod's own",
                 "out_pause_vs_mini_batch_and_two_broadcasts": "the pause as above / (one mini-batch at the "
                 "new size + two broadcasts of the parameters on the same number of ranks)",
@@ -64,8 +57,8 @@ def as_json(figures: Figures) -> dict[str, Any]:
             "resizes": [asdict(each) for each in figures.resizes],
             "steady": [asdict(each) for each in figures.steady],
             "transient": [
-                {**asdict(each), "ideal_samples": each.ideal_samples, "ratio": each.ratio,
-                 "without_borrowing_ratio": each.without_borrowing / each.ideal_samples}
+                {**asdict(each), "ratio": each.ratio, "gained": each.gained,
+                 "over_baseline": each.over_baseline, "ideal_over_baseline": each.ideal_over_baseline}
                 for each in figures.transient
             ],
             "core_torch.connecting": asdict(figures.connecting) if figures.connecting else None,
@@ -90,13 +83,15 @@ def write(figures: Figures, path: Path) -> None:
     path.write_text(json.dumps(as_json(figures), indent=1) + "\n")
     if figures.resizes:
         draw(figures.resizes, path.with_suffix(".png"))
+    if len({each.interval_s for each in figures.transient}) > 1:
+        transient_report.draw(figures.transient, path.with_name(f"{path.stem}-transient.png"))
 
 
 def table(figures: Figures) -> Iterator[str]:
     """The results as lines for people."""
     yield from _pauses(figures)
     yield from _steady(figures)
-    yield from _transient(figures)
+    yield from transient_report.table(figures.transient)
     if figures.connecting:
         yield from ("", "the core on torch.distributed connects n ranks of this machine; ms")
         yield from connecting.lines(figures.connecting)
@@ -163,25 +158,6 @@ def _steady_line(runs: Sequence[Steady], rival: str, model: str, workers: int) -
         yield f"{model:6}{workers} workers  {WORDS[rival]:28}{spread(rates, 1):>32}   n={len(rates)}"
 
 
-def _transient(figures: Figures) -> Iterator[str]:
-    for run in figures.transient:
-        least, most = min(run.fixed), max(run.fixed)
-        alone = run.without_borrowing / run.ideal_samples
-        yield (
-            f"\nGPUs that come and go every {run.period_s:.0f} s (2 minutes at scale {run.time_scale:g}; "
-            f"starting a worker is not scaled), steps sleep {run.step_seconds:g} s, {least}-{most} workers:\n"
-            f"{WORDS[run.rival]:28}{run.ratio:.4f} of free resizing ({alone:.4f} without borrowing at all)"
-        )
-
-
-def spread(values: Sequence[float], digits: int = 3) -> str:
-    """A text: median (least to most)."""
-    found = sorted(value for value in values if math.isfinite(value))
-    if not found:
-        return "-"
-    return f"{median(found):.{digits}f} ({found[0]:.{digits}f} to {found[-1]:.{digits}f})"
-
-
 def draw(resizes: Sequence[Resize], path: Path) -> None:
     """Draw every pause as a dot, on a logarithmic scale: growing above, shrinking below."""
     models = list(dict.fromkeys(each.model for each in resizes))
@@ -200,8 +176,8 @@ def _draw_way(axes: Axes, resizes: Sequence[Resize], models: Sequence[str]) -> N
             pauses = [max(r.cost.pause_s, _TICKS[0]) for r in resizes if (r.rival, r.model) == (rival, model)]
             if pauses:
                 row = -len(labels)
-                axes.plot(pauses, [row] * len(pauses), "o", color=_COLOURS[rival], alpha=0.6)
-                axes.plot(statistics.median(pauses), row, "|", color=_COLOURS[rival], markersize=22)
+                axes.plot(pauses, [row] * len(pauses), "o", color=COLOURS[rival], alpha=0.6)
+                axes.plot(statistics.median(pauses), row, "|", color=COLOURS[rival], markersize=22)
                 labels.append(f"{WORDS[rival]}, {model}")
     axes.set_yticks([-row for row in range(len(labels))], labels)
     axes.set_ylim(-len(labels) + 0.4, 0.6)

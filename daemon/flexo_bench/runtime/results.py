@@ -54,11 +54,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Transient:
-    """Training with GPUs that come and go. `intervals`: the workers that had GPUs; see transient.py."""
+    """One cycle of training with GPUs that come, stay and go (transient.py).
+
+    `intervals`: the workers that had GPUs. They begin and end with the job's own workers alone.
+    """
 
     rival: str
-    period_s: float
-    time_scale: float
+    gpus: int
+    """Number of GPUs that come and go."""
+    interval_s: float
+    """Time for which the GPUs were to stay."""
     step_seconds: float
     intervals: tuple[Interval, ...]
     samples: int
@@ -78,9 +83,34 @@ class Transient:
         return sum((part.end - part.start) * self.fixed[least] for part in self.intervals)
 
     @property
+    def gained(self) -> float:
+        """The part of what the GPUs could give that they gave; below 0 if they cost more."""
+        return (self.samples - self.without_borrowing) / (self.ideal_samples - self.without_borrowing)
+
+    @property
+    def over_baseline(self) -> float:
+        """Throughput over that without borrowing, if the GPUs are away for as long as they stay.
+
+        Nothing is resized while they are away, so the job then trains as without borrowing.
+        """
+        return 1 + (self.samples - self.without_borrowing) / self._baseline
+
+    @property
+    def ideal_over_baseline(self) -> float:
+        """The same if resizing cost nothing and happened at once."""
+        return 1 + (self.ideal_samples - self.without_borrowing) / self._baseline
+
+    @property
     def ratio(self) -> float:
-        """Trained samples as a part of the ideal."""
-        return self.samples / self.ideal_samples
+        """Throughput as a part of the ideal, if the GPUs are away for as long as they stay."""
+        return self.over_baseline / self.ideal_over_baseline
+
+    @property
+    def _baseline(self) -> float:
+        """Samples without borrowing in twice the time for which the GPUs stayed."""
+        least = min(self.fixed)
+        stayed = sum(part.end - part.start for part in self.intervals if part.workers > least)
+        return 2 * stayed * self.fixed[least]
 
 
 @dataclass(frozen=True, slots=True)

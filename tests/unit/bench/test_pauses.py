@@ -108,10 +108,27 @@ def test_logs_are_read_while_they_grow_and_torn_lines_wait(tmp_path) -> None:  #
 
 def test_the_ideal_trains_with_all_gpus_while_they_are_there() -> None:
     intervals = (Interval(0, 30, 4), Interval(30, 90, 5), Interval(90, 120, 4))
-    run = Transient("flexo", 60, 0.5, 0.25, intervals, 9000, {4: 80.0, 5: 100.0})
+    run = Transient("flexo", 1, 60, 0.25, intervals, 9000, {4: 80.0, 5: 100.0})
     assert run.ideal_samples == 60 * 80 + 60 * 100
     assert run.ratio == pytest.approx(9000 / 10800)
     assert run.without_borrowing == 120 * 80
+    assert run.over_baseline == pytest.approx(9000 / 9600)
+    assert run.ideal_over_baseline == pytest.approx(10800 / 9600)
+    assert run.gained == pytest.approx(-600 / 1200)
+
+
+@pytest.mark.parametrize("away", [4, 60, 600])
+def test_throughput_does_not_depend_on_how_long_the_cycle_was_watched(away: float) -> None:
+    """A resize has cost 100 samples: so much less than the ideal was trained."""
+    intervals = (
+        Interval(0, away / 2, 4),
+        Interval(away / 2, away / 2 + 60, 8),
+        Interval(away / 2 + 60, away + 60, 4),
+    )
+    run = Transient("flexo", 4, 60, 0.25, intervals, int(away * 80 + 60 * 160 - 100), {4: 80.0, 8: 160.0})
+    assert run.gained == pytest.approx(4700 / 4800)
+    assert run.over_baseline == pytest.approx((9600 + 4700) / 9600)
+    assert run.ratio == pytest.approx(14300 / 14400)
 
 
 def figures(ours_out: float, ours_rate: float) -> Figures:
