@@ -28,7 +28,15 @@ from flexo_bench.runtime.results import (
     Steady,
     Transient,
 )
-from flexo_bench.runtime.rivals import CORES, Flexo, Rival, Stock, StopRestart, interrupt_on_sigterm
+from flexo_bench.runtime.rivals import (
+    CORES,
+    Flexo,
+    Rival,
+    RivalFailed,
+    Stock,
+    StopRestart,
+    interrupt_on_sigterm,
+)
 from flexo_lab import LabSpec, bring_up
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
@@ -80,9 +88,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--intervals", type=_numbers, help="of transient: seconds for which GPUs stay (60; 20 with --quick)"
     )
-    parser.add_argument(
-        "--gpus", type=_numbers, default=(1.0,), help="of transient: GPUs that come and go (1)"
-    )
+    parser.add_argument("--gpus", type=_counts, default=(1,), help="of transient: GPUs that come and go (1)")
     parser.add_argument(
         "--away", type=float, help="of transient: seconds without them (the longest interval)"
     )
@@ -96,17 +102,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options.only = options.only or list(PARTS)
     options.cycles = options.cycles or (1 if options.quick else 5)
     options.intervals = options.intervals or ((20.0,) if options.quick else (60.0,))
-    gpus = tuple(int(each) for each in options.gpus)
     away_s = options.away or max(options.intervals)
     if min(*options.intervals, *options.gpus, away_s, options.repeats) <= 0:
         parser.error("--intervals, --gpus, --away and --repeats: numbers above 0 are allowed")
-    options.sweep = transient.Sweep(options.intervals, gpus, options.repeats, away_s)
+    options.sweep = transient.Sweep(options.intervals, options.gpus, options.repeats, away_s)
     return options
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     """Numbers with commas between them. Raises ValueError."""
     return tuple(float(each) for each in text.split(","))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them. Raises ValueError."""
+    return tuple(int(each) for each in text.split(","))
 
 
 def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Callable[[], float]) -> Figures:
@@ -125,7 +135,10 @@ def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Cal
             runs += steady.measure(never_restarted, pairs, seconds, folder, tell)
         if "transient" in parts:
             schemes = [rival for rival in rivals if rival.name != STOCK]
-            borrowing += transient.measure(schemes, options.sweep, folder, tell)
+            try:
+                borrowing.extend(transient.measure(schemes, options.sweep, folder, tell))
+            except (RivalFailed, KeyboardInterrupt) as error:  # a sweep takes long: jobs that ended count
+                tell(f"transient ends early, after {len(borrowing)} cycles: {error or 'interrupted'}")
     return Figures(
         facts, _command(), resizes, runs, borrowing,
         _connecting(tell, options.quick) if "connecting" in parts else None,

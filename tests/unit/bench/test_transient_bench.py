@@ -79,7 +79,9 @@ def test_options_say_what_is_swept() -> None:
     assert _parse(["--quick"]).sweep.intervals_s == (20,)
 
 
-@pytest.mark.parametrize("wrong", ["--intervals=0", "--gpus=1,-1", "--gpus=one", "--repeats=0", "--away=-3"])
+@pytest.mark.parametrize(
+    "wrong", ["--intervals=0", "--gpus=1,-1", "--gpus=one", "--gpus=1.5", "--repeats=0", "--away=-3"]
+)
 def test_what_cannot_be_swept_is_refused(wrong: str) -> None:
     with pytest.raises(SystemExit):
         _parse([wrong])
