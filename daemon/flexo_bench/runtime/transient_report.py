@@ -50,24 +50,23 @@ def draw(runs: Sequence[Transient], path: Path) -> None:
         axes.set_title(f"{gpus} GPU{'s' if gpus > 1 else ''} come and go", fontsize=10)
         axes.set_xlabel("they stay, seconds")
     panels[0].set_ylabel("throughput over Baseline")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path)
 
 
 def _draw_panel(axes: Axes, runs: Sequence[Transient]) -> None:
-    intervals = sorted({each.interval_s for each in runs})
-    ideals = [_ideal([each for each in runs if each.interval_s == at]) for at in intervals]
-    axes.plot(intervals, ideals, "--", color="#555555", label="Ideal")
-    axes.axhline(1.0, color="#aaaaaa", label="Baseline")
+    axes.axhline(1.0, color="#cccccc", label="Baseline")
     for rival in RIVALS:
         own = [each for each in runs if each.rival == rival]
-        if own:
-            axes.plot([r.interval_s for r in own], [r.over_baseline for r in own], "o", color=COLOURS[rival],
-                      alpha=0.5)  # fmt: skip
-            medians = [
-                statistics.median(each.over_baseline for each in own if each.interval_s == at)
-                for at in intervals
-            ]
-            axes.plot(intervals, medians, color=COLOURS[rival], label=WORDS[rival])
+        if not own:
+            continue
+        intervals = sorted({each.interval_s for each in own})
+        at = [[each for each in own if each.interval_s == interval_s] for interval_s in intervals]
+        colour, words = COLOURS[rival], WORDS[rival]
+        axes.plot(intervals, [_ideal(each) for each in at], "--", color=colour, label=f"Ideal of {words}")
+        axes.plot([r.interval_s for r in own], [r.over_baseline for r in own], "o", color=colour, alpha=0.5)
+        medians = [statistics.median(run.over_baseline for run in each) for each in at]
+        axes.plot(intervals, medians, color=colour, label=words)
+    intervals = sorted({each.interval_s for each in runs})
     axes.set_xticks(intervals, [f"{each:g}" for each in intervals])
     axes.grid(alpha=0.25)
