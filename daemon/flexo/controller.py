@@ -11,7 +11,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -364,13 +364,13 @@ class Controller:
         """
         return self._scaled(key, self._overrides.scale_out(self._running(key), workers))
 
-    def scale_in(self, key: JobKey, workers: int, node: str = "") -> str:
-        """Amoeba's scaleIn: take this number of workers from the job, or its satellite on `node`.
+    def scale_in(self, key: JobKey, workers: int, nodes: Sequence[str] = ()) -> str:
+        """Amoeba's scaleIn: take this number of workers from the job, or its satellites on `nodes`.
 
         The job gets no new workers in their place until it is scaled out again, or its cap is removed
         (`scale` with None). The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, node))
+        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes))
 
     def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
@@ -720,7 +720,7 @@ class Controller:
     def _take_given_up(self) -> None:
         given_up = self._overrides.take_given_up()
         if not self._settings.controller.dry_run:
-            for key, grant_id in given_up.items():
+            for key, grant_id in ((key, each) for key, grants in given_up.items() for each in grants):
                 self._grant_ledger.withdraw(key, grant_id, self._clock(), of_itself=True)
 
     def _take_slow_gpus(self, reconciled: ReconciledState, now: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import queue
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -222,9 +222,10 @@ class Daemon:
         request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers)
         return self._call("ScaleOut", self._stub.ScaleOut, request)
 
-    def scale_in(self, job_id: int, workers: int, node: str = "") -> admin_pb2.ScaleJobReply:
-        """Take `workers` workers from a job, or the satellite on `node`."""
-        request = admin_pb2.ScaleInRequest(job_id=job_id, workers=workers, node=node)
+    def scale_in(self, job_id: int, workers: int, nodes: Sequence[str] = ()) -> admin_pb2.ScaleJobReply:
+        """Take `workers` workers from a job, or the satellites on `nodes`."""
+        first, more = next(iter(nodes), ""), nodes[1:]  # an older flexod knows one node
+        request = admin_pb2.ScaleInRequest(job_id=job_id, workers=workers, node=first, nodes=more)
         return self._call("ScaleIn", self._stub.ScaleIn, request)
 
     def profile(self, job_id: int, low: int, high: int, batches: int) -> Iterator[admin_pb2.ProfileJobReply]:

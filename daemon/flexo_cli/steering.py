@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -36,9 +36,11 @@ def scale(
         ),
     ] = "",
     node: Annotated[
-        str,
-        typer.Option("--node", metavar="NODE", help="Instead of a size: the satellite there goes."),
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            "--node", metavar="NODE", help="Instead of a size: the satellite there goes. May be repeated."
+        ),
+    ] = None,
     daemon: DaemonOption = None,
     wait: WaitOption = False,
     as_json: JsonOption = False,
@@ -52,7 +54,7 @@ def scale(
         raise typer.BadParameter("say either a size or --node: one of them", param_hint="N|+N|-N|auto")
     asked = _size(size) if size else None
     flexod = Daemon(find_address(daemon))
-    _print_answer(job, _patiently(lambda: _scaled(flexod, job, asked, node).text, wait), as_json)
+    _print_answer(job, _patiently(lambda: _scaled(flexod, job, asked, node or []).text, wait), as_json)
 
 
 def _size(text: str) -> Size:
@@ -62,9 +64,9 @@ def _size(text: str) -> Size:
         raise typer.BadParameter(str(error), param_hint="N|+N|-N|auto") from None
 
 
-def _scaled(flexod: Daemon, job: int, size: Size | None, node: str) -> admin_pb2.ScaleJobReply:
-    """Ask flexod for `size`, or, without one, for the satellite on `node` to go."""
-    return flexod.scale_in(job, 0, node) if size is None else scaled(flexod, job, size)
+def _scaled(flexod: Daemon, job: int, size: Size | None, nodes: Sequence[str]) -> admin_pb2.ScaleJobReply:
+    """Ask flexod for `size`, or, without one, for the satellites on `nodes` to go."""
+    return flexod.scale_in(job, 0, nodes) if size is None else scaled(flexod, job, size)
 
 
 def scale_out(
@@ -76,7 +78,7 @@ def scale_out(
 ) -> None:
     """The name of `flexo scale JOB +N` until 0.1, kept for one release."""
     _say_new_name("scale-out", f"flexo scale {job} +{workers}")
-    scale(job, f"+{workers}", "", daemon, wait, as_json)
+    scale(job, f"+{workers}", None, daemon, wait, as_json)
 
 
 def scale_in(
@@ -93,7 +95,7 @@ def scale_in(
 ) -> None:
     """The name of `flexo scale JOB -N` until 0.1, kept for one release."""
     _say_new_name("scale-in", f"flexo scale {job} {f'--node {node}' if node else f'-{workers or 1}'}")
-    scale(job, f"-{workers}" if workers else "", node, daemon, wait, as_json)
+    scale(job, f"-{workers}" if workers else "", [node] if node else None, daemon, wait, as_json)
 
 
 def _say_new_name(old: str, new: str) -> None:

@@ -650,10 +650,24 @@ def test_scaling_in_on_a_node_gives_that_satellite_back_and_no_other(world):
     before = world.cluster.satellites()
     assert len(before) == 2
     node, workers = before[1]
-    assert f"on {node}" in world.controller.scale_in(KEY, 0, node)
+    assert f"on {node}" in world.controller.scale_in(KEY, 0, [node])
     world.go(60)
     assert world.cluster.satellites() == before[:1]
     assert leader.report().training_workers == 8 - workers
+
+
+def test_scaling_in_on_several_nodes_gives_all_their_satellites_back_or_none(world):
+    leader = world.job(workers="1-8", node="t1")
+    world.go(60)
+    (one, _), (other, _) = before = world.cluster.satellites()
+    with pytest.raises(BadScale, match="no satellite on 't9'"):
+        world.controller.scale_in(KEY, 0, [one, "t9"])
+    world.go(60)
+    assert world.cluster.satellites() == before
+    assert says(world.controller.scale_in(KEY, 0, [one, other, one]), "7 workers", one, other)
+    world.go(60)
+    assert world.cluster.satellites() == []
+    assert leader.report().training_workers == 1
 
 
 @pytest.mark.parametrize(
@@ -662,7 +676,7 @@ def test_scaling_in_on_a_node_gives_that_satellite_back_and_no_other(world):
         (lambda controller: controller.scale_out(KEY, 1), "has 4 workers, which is its maximum"),
         (lambda controller: controller.scale_in(KEY, 4), "1 to 3 fewer are allowed"),
         (lambda controller: controller.scale_in(KEY, 0), "1 to 3 fewer are allowed"),
-        (lambda controller: controller.scale_in(KEY, 0, "t3"), "no satellite on 't3': t2"),
+        (lambda controller: controller.scale_in(KEY, 0, ["t3"]), "no satellite on 't3': t2"),
     ],
 )
 def test_more_or_fewer_workers_than_the_range_holds_are_refused_with_what_is_allowed(world, change, allowed):

@@ -119,7 +119,7 @@ def test_while_the_policy_fails_new_jobs_are_seen_and_owners_orders_are_followed
     assert {2} <= {job.job_id for job in state.jobs}
     assert {view.job.key.job_id for view in world.controller.jobs()} == {1, 2}
     (grant,) = next(view.job for view in world.controller.jobs() if view.job.key == KEY).grants
-    world.controller.scale_in(KEY, 0, grant.node)
+    world.controller.scale_in(KEY, 0, [grant.node])
     world.go(6)
     assert leader.own == {}
     assert world.cluster.satellites() == []

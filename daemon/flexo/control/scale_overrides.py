@@ -6,7 +6,7 @@ Resizes of one job are sequential (Amoeba, section 5.2), so a request may have t
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from flexo.control.state_store import StateStore
@@ -44,8 +44,8 @@ class ScaleOverrides:
         self._lock = threading.Lock()
         """Held for a moment, also by the loop, which waits for no disk here."""
         self._caps = event_store.caps()
-        self._given_up: dict[JobKey, str] = {}
-        """Grants that their owners give back (`scale_in` with a node), until the loop takes them."""
+        self._given_up: dict[JobKey, tuple[str, ...]] = {}
+        """Grants that their owners give back (`scale_in` with nodes), until the loop takes them."""
         self._capped_at: dict[JobKey, float] = {}
         """The time when each capped job was last in the queue."""
 
@@ -75,14 +75,14 @@ class ScaleOverrides:
             self._cap(job.key, have + workers)
         return _scaled(job, have + workers)
 
-    def scale_in(self, view: JobView, workers: int, node: str) -> str:
-        """Take `workers` from the job or, with `node`, its satellite there. Returns and raises as
-        `scale_out`."""
+    def scale_in(self, view: JobView, workers: int, nodes: Sequence[str]) -> str:
+        """Take `workers` from the job or, with `nodes`, its satellites there: all of them or, if one is
+        missing, none. Returns and raises as `scale_out`."""
         with self._steering:
             self.check_resizable(view)
             job = view.job
-            if node:
-                return self._give_up(job, node)
+            if nodes:
+                return self._give_up(job, tuple(dict.fromkeys(nodes)))
             have, least = job.granted_workers, job.base_workers
             if workers < 1 or have - workers < least:
                 name = f"job {job.key} has"
@@ -91,14 +91,17 @@ class ScaleOverrides:
             self._cap(job.key, have - workers)
         return _scaled(job, have - workers)
 
-    def _give_up(self, job: ElasticJob, node: str) -> str:
-        grant = next((grant for grant in job.grants if grant.node == node), None)
-        if grant is None:
-            raise BadScale(f"job {job.key} has no satellite on '{node}': {_where(job)}")
+    def _give_up(self, job: ElasticJob, nodes: tuple[str, ...]) -> str:
+        by_node = {grant.node: grant for grant in job.grants}
+        missing = next((node for node in nodes if node not in by_node), None)
+        if missing is not None:
+            raise BadScale(f"job {job.key} has no satellite on '{missing}': {_where(job)}")
+        grants = [by_node[node] for node in nodes]
+        workers = sum(grant.workers for grant in grants)
         with self._lock:
-            self._given_up[job.key] = grant.grant_id
-        self._cap(job.key, job.granted_workers - grant.workers)
-        return f"job {job.key} gives back its {workers_of(grant.workers)} on {node}"
+            self._given_up[job.key] = tuple(grant.grant_id for grant in grants)
+        self._cap(job.key, job.granted_workers - workers)
+        return f"job {job.key} gives back its {workers_of(workers)} on {', '.join(nodes)}"
 
     def cap_of(self, key: JobKey) -> int | None:
         """The owner's cap; None: there is none."""
@@ -148,7 +151,7 @@ class ScaleOverrides:
         with self._lock:
             return dict(self._caps)
 
-    def take_given_up(self) -> Mapping[JobKey, str]:
+    def take_given_up(self) -> Mapping[JobKey, tuple[str, ...]]:
         """The grants that owners have given back since the last call."""
         with self._lock:
             given_up, self._given_up = self._given_up, {}

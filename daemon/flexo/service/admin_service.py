@@ -198,12 +198,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleIn, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
-        node = one_line(request.node, 255)
-        if bool(node) == bool(request.workers):
-            text = "say either how many workers or which node: one of them"
+        nodes = tuple(filter(None, (one_line(node, 255) for node in (request.node, *request.nodes))))
+        if bool(nodes) == bool(request.workers):
+            text = "say either how many workers or which nodes: one of them"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        text = await _or_abort(context, self._controller.scale_in, key, request.workers, node)
-        _log.info("job scaled in", job=str(key), workers=request.workers, node=node, uid=caller().uid)
+        text = await _or_abort(context, self._controller.scale_in, key, request.workers, nodes)
+        _log.info("job scaled in", job=str(key), workers=request.workers, nodes=nodes, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
 
     async def ScaleViewersJob(  # noqa: N802

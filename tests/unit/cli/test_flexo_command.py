@@ -256,8 +256,10 @@ def test_a_size_with_a_sign_is_a_change_and_a_node_says_where(admin: Admin, flex
     assert flexo_run("scale", "7", "+2") == (0, "grows\n", "")
     assert flexo_run("scale", "7", "-12") == (0, "shrinks\n", "")
     assert flexo_run("scale", "7", "--node", "n2") == (0, "shrinks\n", "")
-    out, fewer, there = admin.asked
+    assert flexo_run("scale", "7", "--node", "n2", "--node", "n4") == (0, "shrinks\n", "")
+    out, fewer, there, at_both = admin.asked
     assert (out.job_id, out.workers, fewer.workers, there.workers, there.node) == (7, 2, 12, 0, "n2")
+    assert (at_both.node, list(at_both.nodes), list(there.nodes)) == ("n2", ["n4"], [])
 
 
 def test_the_old_names_of_scale_work_and_name_the_new_one(admin: Admin, flexo_run: Run) -> None:

@@ -100,8 +100,8 @@ class Answers:
     def scale_out(self, key: JobKey, workers: int) -> str:
         return self._steer("out", key, workers)
 
-    def scale_in(self, key: JobKey, workers: int, node: str) -> str:
-        return self._steer("in", key, workers, node)
+    def scale_in(self, key: JobKey, workers: int, nodes: tuple[str, ...]) -> str:
+        return self._steer("in", key, workers, nodes)
 
     def resizable(self, key: JobKey) -> None:
         if self.refusal:
@@ -534,8 +534,11 @@ def test_scaling_out_and_in_pass_the_numbers_on(client: Client, answers: Answers
     client.call("ScaleOut", pb.ScaleOutRequest(job_id=7, workers=2), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, workers=1), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2"), OWNER)
+    client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2", nodes=["n4"]), OWNER)
     key = JobKey(7, 1)
-    assert answers.steered == [("out", key, 2), ("in", key, 1, ""), ("in", key, 0, "n2")]
+    assert answers.steered == [
+        ("out", key, 2), ("in", key, 1, ()), ("in", key, 0, ("n2",)), ("in", key, 0, ("n2", "n4")),
+    ]  # fmt: skip
 
 
 def test_scaling_in_takes_a_number_or_a_node(client: Client) -> None:
