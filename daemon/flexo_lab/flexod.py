@@ -144,17 +144,20 @@ def _authentication(layout: Layout, record: Record) -> str:
 
 
 def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool:
-    """True if `account` can import flexo. Only root can enter a checkout in /root."""
-    tried = subprocess.run(
-        [sys.executable, "-c", "import flexo"],
-        env=dict(environment),
-        capture_output=True,
-        cwd="/",
-        user=account.uid,
-        group=account.gid,
-        extra_groups=account.groups,
-        timeout=30,
-    )
+    """True if `account` can import flexo. Only root can enter a checkout or a Python in /root."""
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", "import flexo"],
+            env=dict(environment),
+            capture_output=True,
+            cwd="/",
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.groups,
+            timeout=30,
+        )
+    except PermissionError:
+        return False
     return tried.returncode == 0
 
 

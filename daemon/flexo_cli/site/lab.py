@@ -6,6 +6,7 @@ The commands print progress on the error output and results on the output, so th
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -186,8 +187,11 @@ def shell(context: typer.Context, name: NameArgument = DEFAULT_NAME) -> None:
 
 
 def _interactive_shell(layout: Layout) -> list[str]:
-    """The command of $SHELL. bash gets the lab's start-up file, because its own may set prompt and PATH."""
-    path = os.environ.get("SHELL") or "/bin/sh"
+    """The command of $SHELL, which containers often leave unset: bash then, because sh edits no lines.
+
+    bash gets the lab's start-up file, because its own may set prompt and PATH.
+    """
+    path = os.environ.get("SHELL") or shutil.which("bash") or "/bin/sh"
     return [path, "--rcfile", str(layout.bashrc)] if Path(path).name == "bash" else [path]
 
 

@@ -160,3 +160,17 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "labs").write_text("")
     with pytest.raises(UnsafeFolder, match="is no folder"):
         check(tmp_path / "labs", "lab")
+
+
+def test_the_shell_is_bash_where_nothing_says_which(labs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers leave $SHELL unset. /bin/sh has no history, edits no line, and has no prompt of the lab."""
+    lab = lab_in(labs)
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda path, command, environment: started.append(command))
+    for shell in ("", "/usr/bin/zsh"):
+        monkeypatch.setenv("SHELL", shell)
+        assert CliRunner().invoke(app, ["shell"]).exit_code == 0
+    unset, chosen = started
+    assert Path(unset[0]).name == "bash"
+    assert unset[1:] == ["--rcfile", str(lab / "bashrc")]
+    assert chosen == ["/usr/bin/zsh"]

@@ -13,7 +13,8 @@ import pytest
 from says import says
 
 from flexo_lab.errors import LabFailed
-from flexo_lab.processes import belonging_to, end, start, wait_until
+from flexo_lab.flexod import start_own
+from flexo_lab.processes import Account, belonging_to, end, start, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -126,3 +127,19 @@ def test_a_daemon_that_ends_instead_of_listening_is_reported_with_the_end_of_its
     with pytest.raises(LabFailed) as failure:
         wait_until(lambda: False, "it to listen", 10, log, process)
     assert says(str(failure.value), "status 3", "no such key")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another account: needs root")
+def test_a_daemon_of_the_lab_starts_with_a_python_that_only_root_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyenv, conda and uv put Pythons into /root; `flexo lab up` ended with a traceback there."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    python = closed / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    log = tmp_path / "log"
+    started = start_own([str(python), "-c", "print('it runs')"], Account.named("nobody"), log, os.environ)
+    assert started.wait(timeout=30) == 0
+    assert "it runs" in log.read_text()
