@@ -572,6 +572,18 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     assert says(told, f"job {satellite}", "satellite of job 1")
 
 
+def test_a_job_whose_new_workers_only_start_does_not_read_as_if_it_had_all_that_it_can_use(world):
+    """A researcher saw `1 of 1-4 workers: all that it can use` for half a minute after the first grant."""
+    leader = world.job()
+    leader.submits = False
+    world.go(6)
+    assert [grant.starting for grant in world.controller.jobs()[0].job.grants] == [True]
+    headline = world.controller.headline(1)
+    assert says(headline, "1 of 1-4 workers", "3 more start on t2 (granted)")
+    assert "all that it can use" not in headline
+    assert says(world.controller.explain(1)[-1], "4 of 4 workers granted")
+
+
 def test_progress_is_shown_where_it_is_told_and_what_is_left_is_estimated_with_its_source(world):
     leader = world.job(time_limit_s=7200)
     world.go(20)

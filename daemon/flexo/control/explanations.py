@@ -73,8 +73,15 @@ def _brief_reason(shown: JobView, view: View) -> str:
         return "its leader is not connected"
     if job.pending_command:
         return f"{job.pending_command} is under way"
-    briefs = [note.brief for note in view.notes if note.job == job.key and note.brief]
-    return briefs[-1] if briefs else ""
+    briefs = [note.brief for note in view.notes if note.job == job.key and note.brief][-1:]
+    start = [
+        f"{grant.workers} more start on {grant.node} ({grant.state.value})"
+        for grant in job.grants
+        if grant.starting
+    ]
+    # What grants start is the reason; the policy's own is on what the job has beyond that.
+    whole = start and job.granted_workers == job.workers.max
+    return "; ".join(start if whole else [*start, *briefs])
 
 
 def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:

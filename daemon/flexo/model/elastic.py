@@ -49,6 +49,11 @@ class Grant:
         return satellite_resources(worker, self.workers, self.shared_gpus)
 
     @property
+    def starting(self) -> bool:
+        """Whether its workers do not train yet."""
+        return self.state not in (SatelliteState.TRAINING, SatelliteState.LEAVING)
+
+    @property
     def moving(self) -> bool:
         """Whether the grant's satellite is starting or leaving: it does not train."""
         return self.state is not SatelliteState.TRAINING

@@ -103,7 +103,9 @@ class Words:
     def note(self, job: JobInPlan) -> Note:
         """The number of workers that the job has, and why it has no more."""
         why = self._why(job)
-        text = f"{job.before} of {job.job.ceiling} workers: {why.brief}{why.more}"
+        # Not all of them train while a satellite starts, which other texts say beside this one.
+        granted = " granted" if any(grant.starting for grant in job.job.grants) else ""
+        text = f"{job.before} of {job.job.ceiling} workers{granted}: {why.brief}{why.more}"
         return Note(job.job.key, text, why.brief)
 
     def _why(self, job: JobInPlan) -> Why:
