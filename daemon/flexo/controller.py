@@ -311,7 +311,13 @@ class Controller:
             loans=view.loans,
             aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
+            satellite_partitions=self._satellite_partitions(),
         )
+
+    def _satellite_partitions(self) -> tuple[str, ...]:
+        own = self._traits.satellite_partition if self._traits else ""
+        lent = self._loans.satellite_partition if self._loans else ""
+        return tuple(filter(None, (own, lent)))
 
     def loans(self) -> LoansView | None:
         """The state of lending; None: no servers are ever lent."""

@@ -108,7 +108,7 @@ def status_as_json(
     reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
 ) -> dict[str, Json]:
     """The whole of `flexo status`. `beside`: the answers of all flexods, if there are several."""
-    nested = ("slow_gpus", "lending", "availability", "pool", "privacy")
+    nested = ("slow_gpus", "lending", "availability", "pool", "privacy", "satellite_partitions")
     plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
         {
@@ -125,7 +125,15 @@ def status_as_json(
     availability = flexods.as_json(reply.availability, beside) if reply.HasField("availability") else None
     pool = _pool_as_json(reply.pool) if reply.HasField("pool") else None
     nested_views: dict[str, Json] = {"lending": lending, "availability": availability, "pool": pool}
-    return {**plain, "slow_gpus": slow, **nested_views, "privacy": _privacy_as_json(reply.privacy)}
+    partitions: list[Json] = list(reply.satellite_partitions)
+    privacy = _privacy_as_json(reply.privacy)
+    return {
+        **plain,
+        "slow_gpus": slow,
+        **nested_views,
+        "privacy": privacy,
+        "satellite_partitions": partitions,
+    }
 
 
 def _privacy_as_json(view: admin_pb2.Privacy) -> dict[str, Json]:

@@ -29,6 +29,7 @@ class Reason(enum.StrEnum):
     """A kind of reason for which GPUs stay idle."""
 
     UNUSABLE = "the node is unusable"
+    OUTSIDE = "satellites do not run there"
     RESERVED = "kept for a pending job"
     NOBODY = "no elastic job could use more"
     UNFIT = "no job that could use more may use them"
@@ -84,17 +85,21 @@ def idle_gpus(picture: Picture) -> tuple[IdleGpus, ...]:
 
 def _idle(picture: Picture) -> Iterable[_Idle]:
     nodes = [node for node in picture.nodes.nodes if node.gpus > node.gpus_allocated]
+    outside = _outside(picture)
     hungry = [job for job in picture.jobs.jobs if _could_use_more(job)]
     named = _sentences(hungry, {node.name for node in nodes})
+    all_names = {node.name for node in picture.nodes.nodes}
     for node in nodes:
         gpus = node.gpus - node.gpus_allocated
         if node.unusable:
             yield _Idle(node.name, gpus, node.gpu_type, Reason.UNUSABLE, node.unusable, 0)
+        elif node.name in outside:
+            yield _Idle(node.name, gpus, node.gpu_type, Reason.OUTSIDE, outside[node.name], 0)
         elif not hungry:
             yield _Idle(node.name, gpus, node.gpu_type, Reason.NOBODY, "", 0)
         else:
             its = named.get(node.name)
-            text, job_id = its or (_sentence(hungry[0]), hungry[0].job_id)
+            text, job_id = its or (_in_general(hungry[0], all_names), hungry[0].job_id)
             reason = Reason.RESERVED if its and "about to start on" in text else Reason.UNFIT
             yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id)
 
@@ -116,8 +121,24 @@ def _sentences(jobs: Iterable[admin_pb2.ElasticJob], nodes: set[str]) -> Mapping
     return found
 
 
-def _sentence(job: admin_pb2.ElasticJob) -> str:
-    return "; ".join(reason.partition(": ")[2] or reason for reason in job.reasons)
+def _in_general(job: admin_pb2.ElasticJob, nodes: set[str]) -> str:
+    """The job's reasons that name none of `nodes`: what they say of a node is not said of any other."""
+    parts = (part for reason in job.reasons for part in (reason.partition(": ")[2] or reason).split("; "))
+    return "; ".join(part for part in parts if not nodes.intersection(names_in(part)))
+
+
+def _outside(picture: Picture) -> Mapping[str, str]:
+    """The nodes that no partition of satellites has, and the sentence on that.
+
+    None where nobody knows the partitions: an older flexod does not tell them, nor does every cluster
+    which nodes they have.
+    """
+    partitions = set(picture.status.satellite_partitions)
+    nodes = [node for node in picture.nodes.nodes if partitions.isdisjoint(node.partitions)]
+    if len(nodes) == len(picture.nodes.nodes):
+        return {}
+    text = f"the node is in no partition of satellites ({', '.join(picture.status.satellite_partitions)})"
+    return {node.name: text for node in nodes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class Hours:
     at_least: bool
     """Older events are missing, and satellites with them."""
 
+    @property
+    def share(self) -> str:
+        """The part that satellites gave, as `flexo cost` has it: ``80%``. "": they gave nothing."""
+        return f"{self.gained / (self.base + self.gained):.0%}" if self.gained else ""
+
 
 @dataclass(frozen=True, slots=True)
 class JobPage:

@@ -63,6 +63,8 @@ class WaitingRow:
     """A pending elastic job in a table."""
 
     job_id: int
+    called: str
+    """The name that its user chose."""
     user: str
     range: str
     least: int
@@ -127,6 +129,7 @@ def waiting_of(job: admin_pb2.WaitingJob, places: Mapping[int, int]) -> WaitingR
     """The row of a pending job. `places`: by job, in the policy's order, from 1."""
     return WaitingRow(
         job_id=job.job_id,
+        called=job.name,
         user=job.user,
         range=f"{job.min}-{job.max}",
         least=job.min,

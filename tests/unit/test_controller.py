@@ -543,6 +543,7 @@ def test_status_and_jobs_show_the_last_look(world):
     assert (status.cluster, status.version, status.policy) == ("lab", "22.05.8", "lyra")
     assert (status.nodes, status.gpus, status.gpus_idle, status.gpus_in_satellites) == (3, 12, 8, 3)
     assert (status.elastic_jobs, status.leaders) == (1, 1)
+    assert status.satellite_partitions == ("flex",)
     (view,) = world.controller.jobs()
     assert (view.owner, view.attached, view.batches_committed) == (ADA, True, 17)
     assert [(grant.node, grant.workers, grant.state) for grant in view.job.grants] == [
@@ -563,8 +564,13 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     assert "pending (Priority)" in world.controller.explain(7)[0]
     assert says(world.controller.headline(7), "0 of", "pending (Priority)")
     assert world.controller.headline(50) == ""
-    with pytest.raises(UnknownJob, match="not elastic"):
+    with pytest.raises(UnknownJob, match="not elastic") as running:
         world.controller.explain(50)
+    assert "pending" not in str(running.value)
+    world.rigid(51, 9, reason="Resources")
+    world.go()
+    with pytest.raises(UnknownJob, match=r"not elastic.*pending \(Resources\)"):
+        world.controller.explain(51)
     with pytest.raises(UnknownJob, match="not in the queue"):
         world.controller.explain(12345)
     satellite = world.cluster.last_id

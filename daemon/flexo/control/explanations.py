@@ -10,7 +10,7 @@ from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint, Source
-from flexo.model.queue import JobKey, JobState
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.ranges import Range
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
@@ -43,12 +43,19 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     if queued.satellite is not None:
         return (f"job {job_id} is a satellite of job {queued.satellite.base}; ask about that one",)
     if queued.elastic is None:
-        raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic")
+        raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic{_waits(queued)}")
     if queued.state is JobState.PENDING:
         least = workers(queued.elastic.workers.min)
         pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any other job"
         return (pending, *_place(queued.key, view.order))
     return (f"job {job_id} is ending",)
+
+
+def _waits(ordinary: QueuedJob) -> str:
+    """What keeps an ordinary job, as its cluster says it; "": it is not pending."""
+    if ordinary.state is not JobState.PENDING:
+        return ""
+    return f"; it is pending ({ordinary.reason}): the cluster starts it, and takes satellites back for it"
 
 
 def headline(job_id: int, view: View) -> str:

@@ -70,6 +70,8 @@ class ControllerStatus:
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
     unknown_satellites: int = 0
     """Jobs with a satellite's comment that no grant of flexod's allows."""
+    satellite_partitions: tuple[str, ...] = ()
+    """The partitions of satellites, with that of satellites on loan; empty: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -542,6 +542,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         lending=None if status.loans is None else lending_view(status.loans),
         unknown_satellites=status.unknown_satellites,
         pool=None if status.aggregation is None else _pool(status.aggregation),
+        satellite_partitions=status.satellite_partitions,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 from flexod_double import NOW, FlexodDouble, event, job
 from signed_in import Browser
@@ -25,6 +27,26 @@ def test_the_cluster_s_page_has_gpus_by_node_and_jobs_with_size_range_and_reason
     assert "4 train, 6 are granted" in text
     assert "t3 is kept for pending job 4711" in text
     assert text.index('id="job-17"') < text.index('id="job-18"')
+
+
+def test_the_first_page_says_that_its_numbers_of_jobs_are_of_elastic_ones_and_what_an_arrow_is(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    """`Waiting 0` read as if nothing waited, while an ordinary job did."""
+    flexod.jobs = [job(18, granted=6)]
+    text = browser().get("/").text
+    assert "<dt>Elastic jobs running</dt>" in text
+    assert "<dt>Elastic jobs waiting</dt>" in text
+    assert "1>2: one worker trains, two are granted" in html.unescape(text)
+
+
+def test_a_job_that_waits_is_shown_with_the_name_that_its_user_chose(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.waiting = [pb.WaitingJob(job_id=30, user="ada", name="resnet", min=2, max=4, reason="Resources")]
+    text = browser().get("/mine").text
+    assert "resnet" in text[text.index('id="job-30"') :]
+    assert "<code>--elastic</code>" in text
 
 
 def test_a_server_on_loan_is_named_with_the_state_of_its_loan(flexod: FlexodDouble, browser: Browser) -> None:
@@ -145,7 +167,7 @@ def test_whatever_users_and_nodes_call_themselves_is_text(flexod: FlexodDouble, 
         job(18, base_nodes=[HOSTILE]),
     ]
     flexod.nodes = [pb.NodeView(name=HOSTILE, gpus=2, gpu_type=HOSTILE, unusable=HOSTILE)]
-    flexod.waiting = [pb.WaitingJob(job_id=19, user=HOSTILE, reason=HOSTILE)]
+    flexod.waiting = [pb.WaitingJob(job_id=19, user=HOSTILE, reason=HOSTILE, name=HOSTILE)]
     flexod.explained[17] = pb.ExplainJobReply(
         sentences=[HOSTILE], events=[pb.Event(at=NOW, kind=HOSTILE, text=HOSTILE, job_id=17)]
     )
@@ -176,3 +198,22 @@ def test_pages_hold_no_inline_script_and_no_inline_style(browser: Browser) -> No
         assert "<style" not in text
         assert "http://" not in text
         assert "https://" not in text
+
+
+def test_a_job_s_page_says_which_part_of_its_hours_satellites_gave(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    events = [
+        event(NOW + 3600, "end", "the job ended: COMPLETED"),
+        event(NOW, "grow", "grow by 3 workers on t2: x", "t2", 3, True),
+    ]
+    end = pb.JobEnd(
+        state="COMPLETED",
+        started_at=NOW,
+        ended_at=NOW + 3600,
+        base_workers=1,
+        most_workers=4,
+        gpus_per_worker=1.0,
+    )
+    flexod.explained[9] = pb.ExplainJobReply(sentences=["the job ended"], events=events, end=end)
+    assert "3.0 GPU hours, 75% of all" in browser().get("/jobs/9").text

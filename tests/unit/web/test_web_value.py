@@ -8,6 +8,7 @@ import time
 
 import pytest
 from flexod_double import NOW, FlexodDouble, client_of, event, job, serving
+from says import says
 from signed_in import Browser, until
 
 from flexo_cli.live.picture import Picture
@@ -133,6 +134,31 @@ def test_each_idle_gpu_has_the_reason_for_which_no_job_has_it() -> None:
         (2, ("t4",), Reason.UNFIT, 17),
     ]
     assert found[1].text == "job 31 (pending, bob) is about to start on t3"
+
+
+def test_a_node_has_no_reason_that_is_about_another_one() -> None:
+    """In a lab, the inference node's idle GPUs read as if job 17 excluded them, which it did with t3."""
+    nodes = [
+        pb.NodeView(name="i1", gpus=3, partitions=["infer"]),
+        pb.NodeView(name="t3", gpus=3, partitions=["train", "flex"]),
+        pb.NodeView(name="t4", gpus=2, partitions=["train", "flex"]),
+    ]
+    starved = job(17, reasons=["4 of 8 workers: t3 has idle GPUs, but the job excludes this node"])
+    for known in ([], ["flex", "lent"]):
+        seen = picture(nodes, [starved])
+        seen.status.satellite_partitions.extend(known)
+        found = {node: idle for idle in idle_gpus(seen) for node in idle.nodes}
+        assert found["t3"].text == "t3 has idle GPUs, but the job excludes this node"
+        assert (found["t4"].reason, found["t4"].text, found["t4"].job_id) == (Reason.UNFIT, "", 17)
+        assert "t3" not in found["i1"].text
+        assert (found["i1"].reason is Reason.OUTSIDE) == bool(known)
+    assert says(found["i1"].text, "no partition of satellites", "flex", "lent")
+
+
+def test_nodes_are_inside_where_the_cluster_does_not_say_who_is_in_which_partition() -> None:
+    seen = picture([pb.NodeView(name="t4", gpus=2)], [])
+    seen.status.satellite_partitions.append("flex")
+    assert [idle.reason for idle in idle_gpus(seen)] == [Reason.NOBODY]
 
 
 @pytest.mark.parametrize(
