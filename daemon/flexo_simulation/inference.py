@@ -30,6 +30,9 @@ class Inference:
     """Seconds between two changes of what is lent."""
     chooser: Chooser = heuristic
     """Chooses the servers to reclaim, if some have to be."""
+    only_asked: bool = False
+    """Whether it lends no more servers than jobs hold and ask for. flexod lends all that inference can spare,
+    so that they are there when a job comes."""
     forecast: bool = True
     """Whether a forecast is used; else only the present demand counts."""
 

@@ -86,7 +86,8 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
             for reading in (READINGS_IN_FULL,) if options.brief else options.readings:
                 without = Case(seed, options.scale, mode, reading=reading)
                 yield without
-                yield from _of_reading(without, options.brief)
+                for case in _of_reading(without, options.brief):
+                    yield replace(case, only_asked=options.only_asked)
 
 
 def _of_reading(without: Case, brief: bool) -> Iterator[Case]:
@@ -112,6 +113,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=1, help="to do it in several nights (%(default)s)")
     parser.add_argument("--brief", action="store_true", help="what the goals need alone: a third of the time")
     parser.add_argument("--readings", nargs="+", choices=READINGS, default=list(READINGS), help="of a T4")
+    parser.add_argument(
+        "--only-asked", action="store_true", help="lend no more servers than jobs hold and ask for"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)
 

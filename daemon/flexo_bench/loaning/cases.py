@@ -104,11 +104,14 @@ class Case:
     checkpoints: bool = True
     reading: str = "three"
     policy: str = "lyra"
+    only_asked: bool = False
+    """Whether no more servers are lent than jobs hold and ask for."""
 
     @property
     def label(self) -> str:
         """The case as a text for people."""
-        loaning = f"loaning, {self.chooser}" if self.chooser else "no loaning"
+        which = "of what is asked for" if self.only_asked else "of all that is idle"
+        loaning = f"loaning {which}, {self.chooser}" if self.chooser else "no loaning"
         saves = "checkpoints" if self.checkpoints else "no checkpoints"
         return f"seed {self.seed}, {self.mode}, {loaning}, {saves}, {self.policy}, T4: {self.reading}"
 
@@ -180,6 +183,7 @@ def scenario_of(case: Case, chooser: Chooser | None = None) -> Scenario:
         servers=NodeGroup(count, servers.gpus, servers.gpu_type, "inference"),
         demand=made_up(Diurnal(servers=count, mean_use=published.INFERENCE_USE), case.seed, LONGEST_DAYS),
         lends=bool(case.chooser),
+        only_asked=case.only_asked,
         rules=RULES,
         chooser=chooser or (CHOOSERS[case.chooser](case.seed) if case.chooser else heuristic),
     )

@@ -1,18 +1,20 @@
 """A Slurm in virtual time: its queue, the GPUs that jobs hold, and its decisions to start and preempt jobs.
 
 Bases and ordinary jobs are in one partition, satellites in another of a lower tier, on the same nodes. A
-waiting base may take satellites' GPUs. This module decides; `world` sets the times at which decisions take
-effect.
+waiting base may take satellites' GPUs. Inference servers on loan are in two more partitions of that kind;
+bases of fungible jobs may start there if there is no place for them on training nodes. This module decides;
+`world` sets the times at which decisions take effect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.clusters.base import ClusterState, ClusterTraits, Priority, StartBounds
+from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.clusters.slurm.priorities import BAND
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import (
@@ -26,11 +28,13 @@ from flexo.model.queue import (
     WaitReason,
 )
 from flexo.model.training import NodeShare
-from flexo_protos.resources import Amount, Resources, rounded_up
+from flexo_protos.resources import Amount, Resources, rounded_up, total
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 from flexo_simulation.workload import TraceJob
 
 TRAIN, FLEX = "train", "flex"
+BORROWED_FLEX = "borrowed-flex"
+"""The partition of satellites on servers on loan."""
 NOBODY: Final = Principal("0")
 """The owner of all jobs: a trace's users have no accounts."""
 _LOOKED_AT = 100
@@ -78,12 +82,24 @@ class SimulatedSlurm:
 
     software = "Slurm"
 
-    def __init__(self, nodes: Sequence[Node], backfill_s: float) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        backfill_s: float,
+        servers: Sequence[Node] = (),
+        requeued: Callable[[int], None] = lambda job_id: None,
+    ) -> None:
+        """`servers`: the inference servers, which may be lent. `requeued` is called with the number of each
+        running base that flexod requeues."""
         self.now = 0.0
         """The present time, set by the world."""
         self._nodes = tuple(replace(node, partitions=frozenset({TRAIN, FLEX})) for node in nodes)
+        self._servers = tuple(servers)
+        self._requeued = requeued
+        self._lent: frozenset[str] = frozenset()
         names = frozenset(node.name for node in nodes)
         self._partitions = (Partition(TRAIN, 10, names), Partition(FLEX, 1, names))
+        self.lend(frozenset())
         self._backfill_s = backfill_s
         self._queue: dict[int, Entry] = {}
 
@@ -100,10 +116,10 @@ class SimulatedSlurm:
         held = self._held()
         nodes = tuple(
             replace(node, allocated=Resources(held[node.name], rounded_up(held[node.name], 1)))
-            for node in self._nodes
+            for node in (*self._nodes, *self._servers)
         )
         jobs = tuple(entry.job for entry in self._queue.values())
-        return ClusterState(self.now, nodes, self._partitions, jobs, 0.0)
+        return ClusterState(self.now, nodes, (*self._partitions, *self._of_loans), jobs, 0.0)
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Extend time limits under grants that stand."""
@@ -131,6 +147,26 @@ class SimulatedSlurm:
             if entry is not None and not entry.runs:
                 entry.job = replace(entry.job, priority=each.priority)
 
+    def lend(self, nodes: frozenset[str]) -> None:
+        """Put exactly these servers into the partitions of servers on loan."""
+        self._lent = nodes
+        names = frozenset(server.name for server in self._servers)
+        own, both = frozenset({INFERENCE}), frozenset({INFERENCE, BORROWED, BORROWED_FLEX})
+        self._servers = tuple(
+            replace(server, partitions=both if server.name in nodes else own) for server in self._servers
+        )
+        loans = (
+            Partition(INFERENCE, 20, names),
+            Partition(BORROWED, 2, nodes),
+            Partition(BORROWED_FLEX, 1, nodes),
+        )
+        self._of_loans = loans if self._servers else ()
+
+    def requeue(self, job: str) -> None:
+        """Preempt a running base."""
+        if (entry := self._queue.get(int(job))) is not None and entry.job.state is JobState.RUNNING:
+            self._requeued(entry.job.job_id)
+
     # Events in the cluster.
 
     def submit(self, job: TraceJob, name: str) -> None:
@@ -138,10 +174,90 @@ class SimulatedSlurm:
         elastic = job.workers.max > job.workers.min
         workers = job.workers.min if elastic else job.requested_workers
         asked = ElasticRequest(job.workers, job.fungible, job.batch, job.heterogeneous)
-        request = asked if elastic else None
+        request = asked if elastic or job.fungible else None
         queued = _queued(job.job_id, job.user or name, TRAIN, workers, job.shape, self.now)
+        if job.fungible and self._servers:
+            queued = replace(queued, partitions=(TRAIN, BORROWED))
         queued = replace(queued, time_limit_s=job.time_limit_s, elastic=request)
         self._queue[job.job_id] = Entry(queued, job.shape, workers)
+
+    def submit_inference(self, job_id: int) -> None:
+        """Queue a job of the inference cluster, which needs a whole server."""
+        shape = replace(self._servers[0].capacity, cpus=0, memory_mib=0)
+        self._queue[job_id] = Entry(_queued(job_id, INFERENCE, INFERENCE, 1, shape, self.now), shape, 1)
+
+    def start_inference(self) -> tuple[str, ...]:
+        """Start waiting inference jobs on empty servers.
+
+        Returns the servers that the others wait for: those with satellites only come first, as Slurm
+        preempts lower tiers first.
+        """
+        held, wanted = self._held(), []
+        for entry in self._queue.values():
+            if entry.job.partitions != (INFERENCE,) or entry.runs:
+                continue
+            server = next((each.name for each in self._servers if not held[each.name]), None)
+            if server is None:
+                wanted.append(entry)
+                continue
+            entry.shares = (NodeShare(server, 1),)
+            held[server] = 1
+            self.begin(entry.job.job_id)
+        return tuple(sorted(self.residents, key=self._bases_on)[: len(wanted)])
+
+    @property
+    def residents(self) -> tuple[str, ...]:
+        """The servers on which jobs other than inference hold GPUs."""
+        on = {node for entry in self._training() for node, _ in entry.gpus()}
+        return tuple(server.name for server in self._servers if server.name in on)
+
+    def jobs_on(self, server: str) -> tuple[int, ...]:
+        """The jobs other than inference that hold GPUs of a server."""
+        return tuple(each.job.job_id for each in self._training() if server in dict(each.gpus()))
+
+    @property
+    def gpus_on_loan(self) -> Amount:
+        """GPUs of servers that jobs other than inference hold."""
+        names = {server.name for server in self._servers}
+        return total(gpus for each in self._training() for node, gpus in each.gpus() if node in names)
+
+    @property
+    def lent(self) -> frozenset[str]:
+        """The servers in the partitions of servers on loan."""
+        return self._lent
+
+    @property
+    def inference_jobs(self) -> int:
+        """Servers on which inference runs."""
+        return sum(each.runs for each in self._queue.values() if each.job.partitions == (INFERENCE,))
+
+    def _training(self) -> Iterator[Entry]:
+        return (each for each in self._queue.values() if each.runs and each.job.partitions != (INFERENCE,))
+
+    def _bases_on(self, server: str) -> tuple[int, str]:
+        bases = sum(self._queue[job].job.satellite is None for job in self.jobs_on(server))
+        return bases, server
+
+    def wait_again(self, job_id: int) -> None:
+        """Put a base that was requeued into the queue again. It does not start before `let_start`."""
+        entry = self._queue[job_id]
+        entry.shares = ()
+        partitions = (TRAIN, BORROWED) if self._servers else (TRAIN,)
+        entry.job = replace(
+            entry.job,
+            partitions=partitions,
+            state=JobState.PENDING,
+            wait=WaitReason.START_TIME,
+            reason="BeginTime",
+            started_at=None,
+            nodes=(),
+            restart_count=entry.job.restart_count + 1,
+        )
+
+    def let_start(self, job_id: int) -> None:
+        """Let a base that was requeued start."""
+        entry = self._queue[job_id]
+        entry.job = replace(entry.job, wait=WaitReason.RESOURCES, reason="Resources")
 
     def submit_satellite(
         self, job_id: int, base: JobKey, grant_id: str, node: str, workers: int, time_limit_s: int
@@ -150,8 +266,9 @@ class SimulatedSlurm:
         owner = self._queue[base.job_id]
         mixes = owner.job.elastic is not None and owner.job.elastic.heterogeneous
         shape = owner.shape.of_any_type() if mixes else owner.shape
+        partition = FLEX if any(each.name == node for each in self._nodes) else BORROWED_FLEX
         queued = replace(
-            _queued(job_id, owner.job.user, FLEX, workers, shape, self.now, frozenset({node})),
+            _queued(job_id, owner.job.user, partition, workers, shape, self.now, frozenset({node})),
             time_limit_s=time_limit_s,
             satellite=SatelliteTag(base, grant_id, workers),
         )
@@ -178,12 +295,16 @@ class SimulatedSlurm:
         """Start a job that has its place. False: its GPUs are not free yet."""
         entry = self._queue[job_id]
         held = self._held()
-        room = {node.name: node.gpus - held[node.name] for node in self._nodes}
+        room = {node.name: node.gpus - held[node.name] for node in (*self._nodes, *self._servers)}
         if not entry.shares or any(gpus > room[node] for node, gpus in entry.gpus()):
             return False
         nodes = tuple(share.node for share in entry.shares)
+        partitions = entry.job.partitions
+        if len(partitions) > 1:
+            partitions = (TRAIN,) if any(each.name == nodes[0] for each in self._nodes) else (BORROWED,)
         entry.job = replace(
             entry.job,
+            partitions=partitions,
             state=JobState.RUNNING,
             wait=WaitReason.NONE,
             reason="None",
@@ -195,8 +316,25 @@ class SimulatedSlurm:
     def chosen(self) -> tuple[Chosen, ...]:
         """Run one pass of Slurm's scheduler: the jobs that are to start now. They have their places from now
         on."""
-        timeline, found = self._timeline(), []
-        for entry in self._waiting():
+        found = list(self._chosen(self._nodes, TRAIN))
+        if self._lent:
+            found += self._chosen(self._open(), BORROWED)
+        return tuple(found)
+
+    def _open(self) -> tuple[Node, ...]:
+        """The servers on which jobs may start: those on loan on which no inference runs."""
+        taken = {
+            node
+            for each in self._queue.values()
+            if each.job.partitions == (INFERENCE,)
+            for node, _ in each.gpus()
+        }
+        return tuple(server for server in self._servers if server.name in self._lent - taken)
+
+    def _chosen(self, nodes: Sequence[Node], partition: str) -> Iterator[Chosen]:
+        """The jobs of a partition that are to start now on its nodes."""
+        timeline, satellites = self._timeline(nodes), self._of_satellites()
+        for entry in self._waiting(partition):
             ask = _ask(entry)
             window = timeline.first_window(ask)
             if window is None:
@@ -204,18 +342,22 @@ class SimulatedSlurm:
             at, shares = window
             if at <= self.now:
                 # a place where no satellite has to leave, if there is one
-                shares = timeline.place_now(ask, self._of_satellites()) or shares
+                here = {node.name: satellites.get(node.name, 0) for node in nodes}
+                shares = timeline.place_now(ask, here) or shares
                 entry.shares = shares
-                found.append(Chosen(entry.job.job_id, tuple(self._in_the_way(entry))))
+                yield Chosen(entry.job.job_id, tuple(self._in_the_way(entry)))
             timeline.take(ask, at, shares)
-        return tuple(found)
 
     def may_start(self, satellite_job_id: int) -> bool:
         """Whether a waiting satellite's node has idle GPUs, which no waiting job is to have meanwhile."""
         entry = self._queue[satellite_job_id]
         ((node, gpus),) = entry.gpus()
-        timeline = self._timeline()
-        for waiting in self._waiting():
+        on_loan = entry.job.partitions == (BORROWED_FLEX,)
+        nodes, partition = (self._open(), BORROWED) if on_loan else (self._nodes, TRAIN)
+        if all(each.name != node for each in nodes):
+            return False
+        timeline = self._timeline(nodes)
+        for waiting in self._waiting(partition):
             window = timeline.first_window(_ask(waiting))
             if window is not None:
                 timeline.take(_ask(waiting), *window)
@@ -225,15 +367,21 @@ class SimulatedSlurm:
         """Whether any job waits."""
         return any(not entry.runs for entry in self._queue.values())
 
-    def _waiting(self) -> list[Entry]:
-        """Jobs without a place, in the order in which they start."""
-        waiting = [entry for entry in self._queue.values() if not entry.shares]
+    def _waiting(self, partition: str) -> list[Entry]:
+        """Jobs of a partition without a place, in the order in which they start."""
+        waiting = [
+            entry
+            for entry in self._queue.values()
+            if not entry.shares
+            and partition in entry.job.partitions
+            and entry.job.wait is not WaitReason.START_TIME
+        ]
         waiting.sort(key=lambda entry: (-entry.job.priority, entry.job.submitted_at, entry.job.job_id))
         return waiting[:_LOOKED_AT]
 
     def _held(self) -> dict[str, Amount]:
         """GPUs of each node that jobs hold."""
-        held: dict[str, Amount] = dict.fromkeys((node.name for node in self._nodes), 0)
+        held: dict[str, Amount] = dict.fromkeys((node.name for node in (*self._nodes, *self._servers)), 0)
         for entry in self._queue.values():
             if entry.runs:
                 for node, gpus in entry.gpus():
@@ -248,24 +396,26 @@ class SimulatedSlurm:
                     held[node] = held.get(node, 0) + gpus
         return held
 
-    def _timeline(self) -> Timeline:
+    def _timeline(self, nodes: Sequence[Node]) -> Timeline:
         """The timeline of all jobs that have a place, as if there were no satellites: these give way."""
-        free = {node.name: node.gpus for node in self._nodes}
+        free = {node.name: node.gpus for node in nodes}
         releases = []
         for entry in self._queue.values():
             if entry.job.satellite is not None:
                 continue
             for node, gpus in entry.gpus():
+                if node not in free:
+                    continue
                 free[node] -= gpus
                 if (ends_at := entry.ends_at()) < math.inf and entry.runs:
                     releases.append(Release(ends_at, node, gpus))
-        return Timeline(self._nodes, free, releases, self.now)
+        return Timeline(nodes, free, releases, self.now)
 
     def _in_the_way(self, entry: Entry) -> Iterator[int]:
         """Satellites that have to leave for a job with a place, the oldest first, as Slurm takes them."""
         for node, gpus in entry.gpus():
             there = [each for each in self._queue.values() if each is not entry and node in dict(each.gpus())]
-            whole = next(each.gpus for each in self._nodes if each.name == node)
+            whole = next(each.gpus for each in (*self._nodes, *self._servers) if each.name == node)
             lacks = gpus + sum(dict(each.gpus())[node] for each in there if self._counts(each)) - whole
             satellites = [each for each in there if each.runs and each.job.satellite is not None]
             for satellite in sorted(satellites, key=lambda each: each.job.started_at or 0.0):

@@ -6,7 +6,7 @@ All are in seconds, and have to be measured: `make bench-fidelity` measures them
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from flexo_simulation import costs
 
@@ -53,6 +53,14 @@ class SlurmTimes:
     """Time for which all workers stand still when some of them leave."""
     min_resize_interval_s: float = 60.0
     """Least time between two resizes of one job, as in flexod's [controller]."""
+    order: Literal["cluster", "policy"] = "cluster"
+    """Who orders pending jobs, as in flexod's [controller]."""
+    evict_s: float = 0.0
+    """Time from flexod's preemption of a base until its GPUs are free."""
+    grace_s: float = 0.0
+    """Time from Slurm's preemption of a base until its GPUs are free (GraceTime)."""
+    again_s: float = 0.0
+    """Time from then until Slurm may start that base again (AuthInfo=cred_expire)."""
 
     def but(
         self,

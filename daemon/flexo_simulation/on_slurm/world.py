@@ -2,9 +2,10 @@
 real one.
 
 The course of events: jobs arrive, Slurm starts them and preempts satellites, bases boot and train. flexod
-polls the cluster and grants; satellites start, warm up, join and leave. Each event takes its time
-(`SlurmTimes`). Here Slurm alone starts a base, and the base stays where it is. A policy decides about the
-workers beyond it.
+polls the cluster and grants; satellites start, warm up, join and leave. An inference cluster may lend
+servers. Jobs leave them when flexod reclaims them, or when an inference job has nowhere else to go. Each
+event takes its time (`SlurmTimes`). Here Slurm alone starts a base, and the base stays where it is. A policy
+decides about the workers beyond it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from flexo.clusters.simulated.nodes import make_nodes
+from flexo.clusters.simulated.nodes import BORROWED, make_nodes
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import GrantOffer, Orders
 from flexo.controller import Controller
@@ -30,6 +31,8 @@ from flexo_protos.resources import Amount
 from flexo_simulation.capacity import Capacity
 from flexo_simulation.costs import Costs
 from flexo_simulation.live_job import LiveJob
+from flexo_simulation.loan_story import LoanStory
+from flexo_simulation.on_slurm.inference import InferenceOnSlurm
 from flexo_simulation.on_slurm.leaders import SimulatedLeaders
 from flexo_simulation.on_slurm.slurm import NOBODY, SimulatedSlurm
 from flexo_simulation.on_slurm.times import SlurmTimes
@@ -72,6 +75,8 @@ class _Job:
     """The job's satellites by grant, until their GPUs are free."""
     refused: set[str] = field(default_factory=set)
     """Grants that were given back, which flexod may still list."""
+    restarts: int = 0
+    """How often the base was preempted and requeued."""
 
     @property
     def elastic(self) -> bool:
@@ -82,6 +87,11 @@ class _Job:
     def gpus_each(self) -> Amount:
         """GPUs of a worker."""
         return self.live.trace.shape.gpus
+
+    @property
+    def key(self) -> JobKey:
+        """flexo's key of the present run."""
+        return JobKey(self.live.trace.job_id, self.restarts)
 
 
 def simulate_on_slurm(
@@ -95,15 +105,17 @@ def simulate_on_slurm(
     begun = time.perf_counter()
     world = _SlurmWorld(workload, policy, scenario, times)
     records = world.run(progress or (lambda ended, jobs: None))
+    loans = world.loan_story()
     result = summarize(
         records,
         world.gpus,
+        loans,
         nodes=make_nodes(scenario.nodes),
         wall_s=time.perf_counter() - begun,
         events=world.events,
         oracle=policy.oracle,
     )
-    return SimulatedRun(policy.name, result, records, world.gpus)
+    return SimulatedRun(policy.name, result, records, world.gpus, loans)
 
 
 class _SlurmWorld:
@@ -117,8 +129,10 @@ class _SlurmWorld:
         self._times = times
         self._limits_end_jobs = scenario.limits_end_jobs
         self._trace = workload.jobs
+        servers = scenario.inference.nodes_to_lend if scenario.inference else ()
         self._capacity = Capacity(nodes)
-        self._paces = TruePaces(nodes, scenario.gpu_speeds)
+        self._paces = TruePaces((*nodes, *servers), scenario.gpu_speeds)
+        self._checkpoints = scenario.checkpoints
         self._now = 0.0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -128,9 +142,16 @@ class _SlurmWorld:
         self._next_id = max((job.job_id for job in workload.jobs), default=0) + 1
         self._looking = False
         self._backfilling = False
-        self._slurm = SimulatedSlurm(nodes, times.backfill_s)
+        self._slurm = SimulatedSlurm(nodes, times.backfill_s, servers, self._requeue)
+        self._inference = (
+            InferenceOnSlurm(scenario.inference, self._slurm) if scenario.inference and servers else None
+        )
         self._leaders = SimulatedLeaders(self._reports, self._obey)
-        settings = Settings(controller=ControllerSettings(min_resize_interval_s=times.min_resize_interval_s))
+        settings = Settings(
+            controller=ControllerSettings(
+                policy=policy.name, min_resize_interval_s=times.min_resize_interval_s, order=times.order
+            )
+        )
         numbers = count(1)
         self._controller = Controller(
             settings,
@@ -139,6 +160,7 @@ class _SlurmWorld:
             NoEventStore(),
             policy=policy,
             clock=lambda: self._now,
+            lending=self._inference.lending if self._inference else None,
             new_grant_id=lambda: f"g{next(numbers):012}",
         )
 
@@ -146,16 +168,32 @@ class _SlurmWorld:
         """Handle all events. Returns the record of every job, in the order of submission."""
         for trace in self._trace:
             self._at(trace.submitted_at, partial(self._arrive, trace))
+        for at in self._inference.changes if self._inference else ():
+            self._at(at, self._serve)
+        if self._always_looks:
+            self._looking = True
+            self._at(0.0, self._look)
         while self._agenda and len(self._ended) < len(self._trace):
             self._now, _, happen = heapq.heappop(self._agenda)
             self._slurm.now = self._now
             self.events += 1
             happen()
+            if self._inference is not None:
+                self._inference.note(self._now)
             progress(len(self._ended), len(self._trace))
         return tuple(
             self._ended.get(job.job_id) or self._jobs[job.job_id].live.record(End.NEVER_STARTED, None)
             for job in self._trace
         )
+
+    @property
+    def _always_looks(self) -> bool:
+        """Whether flexod polls the cluster also while no elastic job trains."""
+        return self._inference is not None or self._times.order == "policy"
+
+    def loan_story(self) -> LoanStory | None:
+        """The story of the inference cluster's servers, if there is one."""
+        return self._inference.story() if self._inference else None
 
     def _at(self, when: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (max(when, self._now), next(self._order), happen))
@@ -176,6 +214,9 @@ class _SlurmWorld:
 
     def _start_jobs(self) -> None:
         """Let Slurm run one pass over everything that waits."""
+        if self._inference is not None:
+            for server in self._slurm.start_inference():
+                self._vacate(server)
         for chosen in self._slurm.chosen():
             for satellite_job_id in chosen.preempted:
                 self._preempt(satellite_job_id)
@@ -201,13 +242,19 @@ class _SlurmWorld:
         entry = self._slurm.entry(job_id)
         assert entry is not None
         job.base, job.began_at = entry.shares, self._now
+        if entry.job.partitions == (BORROWED,):
+            job.live.on_loan = True
         workers = sum(share.workers for share in job.base)
         boot_s = self._times.boot.of(workers) if job.elastic else 0.0
         self._reshare(job, boot_s)
         if self._limits_end_jobs and job.live.trace.time_limit_s is not None:
-            self._after(job.live.trace.time_limit_s, lambda: self._end(job, End.LIMIT))
+            self._after(job.live.trace.time_limit_s, partial(self._run_out, job, job.restarts))
         if job.elastic:
-            self._after(boot_s, lambda: self._booted(job))
+            self._after(boot_s, partial(self._booted, job, job.restarts))
+
+    def _run_out(self, job: _Job, restarts: int) -> None:
+        if job.restarts == restarts:
+            self._end(job, End.LIMIT)
 
     def _preempt(self, satellite_job_id: int) -> None:
         for job in self._jobs.values():
@@ -215,6 +262,61 @@ class _SlurmWorld:
                 if satellite.job_id == satellite_job_id:
                     self._refuse(job, satellite, FailureReason.PREEMPTED)
                     self._send_away(job, satellite)
+
+    # The inference cluster.
+
+    def _serve(self) -> None:
+        """Let inference have as many servers as it needs by now; its new jobs start a while later."""
+        assert self._inference is not None
+        for job_id in self._inference.leaving(self._now):
+            self._slurm.remove(job_id)
+        for _ in range(self._inference.missing(self._now)):
+            self._slurm.submit_inference(self._next_id)
+            self._inference.serving.append(self._next_id)
+            self._next_id += 1
+        self._after(self._times.submit_s, self._start_jobs)
+
+    def _vacate(self, server: str) -> None:
+        """Slurm preempts what is on a server that an inference job waits for."""
+        for job_id in self._slurm.jobs_on(server):
+            if job_id in self._jobs:
+                self._evict(job_id, self._times.grace_s)
+            else:
+                self._preempt(job_id)
+
+    def _requeue(self, job_id: int) -> None:
+        """Preempt a base as flexod says."""
+        self._evict(job_id, self._times.evict_s)
+
+    def _evict(self, job_id: int, seconds: float) -> None:
+        """Stop a base. After `seconds` its GPUs are free; a while later it may start again."""
+        job = self._jobs[job_id]
+        if job.over or job.began_at is None or not job.base:
+            return
+        job.live.advance(self._now)
+        if job.live.run.finished:
+            return
+        assert self._inference is not None
+        self._inference.preempted.append(job_id)
+        for satellite in tuple(job.satellites.values()):
+            self._send_away(job, satellite)
+        job.base, job.booted = (), False
+        job.live.reshare(self._now, (), 1.0, 0, Costs(), checkpoints=self._checkpoints)
+        job.live.version += 1
+        self._slurm.complete(job_id)
+        self._after(seconds, partial(self._evicted, job))
+
+    def _evicted(self, job: _Job) -> None:
+        job_id = job.live.trace.job_id
+        job.restarts, job.began_at = job.restarts + 1, None
+        job.refused.clear()
+        self._slurm.wait_again(job_id)
+        self._after(self._times.again_s, partial(self._may_start_again, job_id))
+        self._start_jobs()
+
+    def _may_start_again(self, job_id: int) -> None:
+        self._slurm.let_start(job_id)
+        self._start_jobs()
 
     # The course of a job.
 
@@ -275,9 +377,11 @@ class _SlurmWorld:
 
     # flexod, and the leaders that report to it.
 
-    def _booted(self, job: _Job) -> None:
+    def _booted(self, job: _Job, restarts: int) -> None:
         """Record that the job's script trains. Its leader has told flexod, which polls the cluster at
         once."""
+        if job.restarts != restarts or not job.base:
+            return
         job.booted = True
         if not self._looking:
             self._looking = True
@@ -285,7 +389,7 @@ class _SlurmWorld:
 
     def _look(self) -> None:
         self._controller.turn()
-        self._looking = any(job.booted for job in self._jobs.values())
+        self._looking = self._always_looks or any(job.booted for job in self._jobs.values())
         if self._looking:
             self._after(self._times.look_s, self._look)
 
@@ -302,7 +406,7 @@ class _SlurmWorld:
         )
         trains = [each.workers for each in satellites if each.state is SatelliteState.TRAINING]
         return LeaderReport(
-            key=JobKey(trace.job_id),
+            key=job.key,
             owner=NOBODY,
             workers=trace.workers,
             shape=trace.shape,
@@ -318,7 +422,7 @@ class _SlurmWorld:
     def _obey(self, key: JobKey, orders: Orders) -> None:
         """Let a leader make the grants that stand real, and end all other satellites."""
         job = self._jobs.get(key.job_id)
-        if job is None or job.over:
+        if job is None or job.over or key != job.key or not job.base:
             return
         standing = {offer.grant_id for offer in orders.grants}
         for grant_id, satellite in tuple(job.satellites.items()):
@@ -334,9 +438,8 @@ class _SlurmWorld:
         satellite = _Satellite(self._next_id, offer, self._now + self._times.satellite_s)
         self._next_id += 1
         job.satellites[offer.grant_id] = satellite
-        key = JobKey(job.live.trace.job_id)
         self._slurm.submit_satellite(
-            satellite.job_id, key, offer.grant_id, offer.node, offer.workers, offer.time_limit_s
+            satellite.job_id, job.key, offer.grant_id, offer.node, offer.workers, offer.time_limit_s
         )
         self._after(self._times.satellite_s, self._start_jobs)
         self._after(self._times.satellite_s + offer.start_within_s, lambda: self._give_up(job, satellite))
@@ -350,7 +453,7 @@ class _SlurmWorld:
             self._after(self._times.warm.of(satellite.offer.workers), lambda: self._join(job, satellite))
 
     def _join(self, job: _Job, satellite: _Satellite) -> None:
-        if satellite.state is SatelliteState.WARMING and not job.over:
+        if satellite.state is SatelliteState.WARMING and not job.over and job.base:
             satellite.state = SatelliteState.TRAINING
             self._reshare(job)
 
@@ -363,8 +466,7 @@ class _SlurmWorld:
     def _refuse(self, job: _Job, satellite: _Satellite, reason: FailureReason) -> None:
         if satellite.state is not SatelliteState.LEAVING and not job.over:
             job.refused.add(satellite.offer.grant_id)
-            key = JobKey(job.live.trace.job_id)
-            self._leaders.fail(GrantFailure(key, satellite.offer.grant_id, reason, reason.value))
+            self._leaders.fail(GrantFailure(job.key, satellite.offer.grant_id, reason, reason.value))
 
     def _send_away(self, job: _Job, satellite: _Satellite) -> None:
         """Let a satellite's workers leave; then its GPUs are free. If it has not started, it ends at once."""
@@ -376,7 +478,7 @@ class _SlurmWorld:
             self._satellite_gone(job, satellite)
             return
         self._slurm.let_go(satellite.job_id)
-        if state is SatelliteState.TRAINING and not job.over:
+        if state is SatelliteState.TRAINING and not job.over and job.base:
             self._reshare(job)
         self._after(self._times.leave_s, lambda: self._satellite_left(job, satellite))
 

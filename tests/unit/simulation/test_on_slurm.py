@@ -9,12 +9,18 @@ import pytest
 from little_simulations import ONE_GPU, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.loaning.orchestrator import Rules
+from flexo.loaning.reclaim_steps import Timing
 from flexo.model.ranges import Range
 from flexo.policies import registry
+from flexo.policies.gpu_speeds import GpuSpeeds
+from flexo_simulation.demand_trace import DemandTrace
 from flexo_simulation.engine import simulate
+from flexo_simulation.inference import Inference
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
 from flexo_simulation.records import End, JobRecord
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -157,3 +163,100 @@ def test_a_simulation_on_slurm_gives_the_same_every_time() -> None:
     assert [(record.ended_at, record.timeline) for record in first] == [
         (record.ended_at, record.timeline) for record in second
     ]
+
+
+def lends(servers: int, *needs: tuple[float, int]) -> Inference:
+    """An inference cluster of servers of two slow GPUs, whose need changes at these times."""
+    times, numbers = zip(*needs, strict=True)
+    return Inference(
+        NodeGroup(servers, 2, "t4", "i"),
+        DemandTrace("test", times, tuple(map(float, numbers))),
+        rules=Rules(
+            interval_s=5.0, rest_s=0.0, hysteresis_servers=0.0, headroom_servers=0.0, reclaim_s=40.0
+        ),
+        timing=Timing(0.0, 20.0, 5.0),
+        edit_interval_s=5.0,
+        forecast=False,
+    )  # fmt: skip
+
+
+def run_with_loans(inference: Inference, *jobs: TraceJob, checkpoints: bool = False) -> SimulatedRun:
+    times = replace(TIMES, evict_s=2.0, grace_s=15.0, again_s=30.0)
+    scenario = Scenario(
+        (NodeGroup(1, 2, "v100"),),
+        on_slurm=times,
+        inference=inference,
+        checkpoints=checkpoints,
+        gpu_speeds=GpuSpeeds({"t4": 0.5}),
+    )
+    return simulate(Workload("test", jobs), registry.make("greedy"), scenario)
+
+
+def test_only_a_fungible_job_starts_on_a_lent_server_and_is_slower_there() -> None:
+    full = trace_job(1, seconds=500, workers=2)
+    other = trace_job(2, seconds=50, workers=2, at=20.0)
+    fungible = replace(trace_job(3, seconds=50, workers=2, at=20.0), fungible=True)
+    run = run_with_loans(lends(2, (0.0, 0)), full, other, fungible)
+    _, waited, lent = run.records
+    assert waited.first_start_at is not None
+    assert waited.first_start_at > 500
+    assert (lent.first_start_at, lent.ended_at) == (21.0, 121.0)
+    assert lent.on_loan
+    assert run.loans is not None
+    assert run.loans.lent == 2
+
+
+def test_a_job_that_fits_on_training_nodes_leaves_lent_servers_alone() -> None:
+    (record,) = run_with_loans(
+        lends(2, (0.0, 0)), replace(trace_job(1, seconds=50, workers=2, at=20.0), fungible=True)
+    ).records
+    assert not record.on_loan
+    assert record.ended_at == 71.0
+
+
+def test_a_base_waits_until_shortly_before_the_deadline_and_begins_anew_elsewhere() -> None:
+    full = trace_job(1, seconds=230, workers=2)
+    fungible = replace(trace_job(2, seconds=100, workers=2, at=20.0), fungible=True)
+    # one of two servers is needed at 100: the empty one. Both are needed at 150
+    run = run_with_loans(lends(2, (0.0, 0), (100.0, 1), (150.0, 2)), full, fungible)
+    assert run.loans is not None
+    assert run.loans.preempted == (2,)
+    _, record = run.records
+    assert record.preemptions == 1
+    assert record.first_start_at == 21.0
+    # Slurm takes the server for the inference job that waits; the job begins again on the training node
+    assert record.ended_at is not None
+    assert record.ended_at == pytest.approx(231 + TIMES.free_s + 100, abs=1.0)
+
+
+def test_an_inference_job_starts_on_an_idle_server_before_one_that_is_in_use() -> None:
+    full = trace_job(1, seconds=300, workers=2)
+    fungible = replace(trace_job(2, seconds=50, workers=2, at=20.0), fungible=True)
+    run = run_with_loans(lends(2, (0.0, 0), (60.0, 1)), full, fungible)
+    assert run.loans is not None
+    assert run.loans.preempted == ()
+    assert run.records[1].preemptions == 0
+
+
+def test_a_preempted_job_with_checkpoints_goes_on_where_it_was() -> None:
+    full = trace_job(1, seconds=230, workers=2)
+    fungible = replace(trace_job(2, seconds=100, workers=2, at=20.0), fungible=True)
+    needs = lends(2, (0.0, 0), (100.0, 1), (150.0, 2))
+    anew = run_with_loans(needs, full, fungible).records[1].ended_at
+    goes_on = run_with_loans(needs, full, fungible, checkpoints=True).records[1].ended_at
+    assert anew is not None
+    assert goes_on is not None
+    assert goes_on < anew
+
+
+def test_flexod_orders_pending_jobs_if_it_is_asked_to() -> None:
+    full = trace_job(1, seconds=200, workers=4, time_limit_s=300)
+    long = trace_job(2, seconds=100, workers=4, at=10.0, time_limit_s=3000)
+    short = trace_job(3, seconds=100, workers=4, at=20.0, time_limit_s=150)
+
+    def starts(times: SlurmTimes) -> list[int]:
+        records = run(full, long, short, policy="lyra", nodes=1, times=times)
+        return [each.job.job_id for each in sorted(records, key=lambda each: each.first_start_at or 0.0)]
+
+    assert starts(TIMES) == [1, 2, 3]
+    assert starts(replace(TIMES, order="policy")) == [1, 3, 2]

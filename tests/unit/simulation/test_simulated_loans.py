@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,10 @@ from flexo.model.plans import Allocate
 from flexo.model.training import NodeShare, Quota
 from flexo.policies.antman import AntMan
 from flexo.policies.base import Jobs, Policy
+from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.lyra import Lyra
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Resources
 from flexo_simulation.costs import Costs
 from flexo_simulation.demand_trace import DemandTrace
 from flexo_simulation.engine import simulate
@@ -93,6 +96,43 @@ def test_where_nothing_is_lent_jobs_run_as_if_there_were_no_inference_cluster():
     assert beside.result.loans is not None
     assert beside.result.loans.loans == 0
     assert beside.result.events == alone.result.events
+
+
+def test_no_more_servers_are_lent_than_jobs_ask_for_if_only_those_are():
+    # the second comes when the first has the training node
+    jobs = [trace_job(number, 200.0, GPUS, at=at) for number, at in ((1, 0.0), (2, 25.0))]
+    outcome = run(jobs, inference(only_asked=True))
+    assert [record.end for record in outcome.records] == [End.FINISHED] * 2
+    assert outcome.loans is not None
+    assert max(moment.away for moment in outcome.loans.course) == 1
+    assert outcome.result.loans is not None
+    assert outcome.result.loans.on_loan_use > 0.9
+    all_idle = run(jobs, inference())
+    assert all_idle.loans is not None
+    assert max(moment.away for moment in all_idle.loans.course) == SERVERS
+
+
+def test_jobs_ask_for_servers_that_are_of_use_to_them_and_for_no_more_than_they_lack():
+    def asked(*jobs: TraceJob, gpu_type: str = "v100") -> int:
+        """The most servers away while the jobs run beside a full training node."""
+        shape = Resources(gpus=1, cpus=1, gpu_type=gpu_type)
+        full = trace_job(1, 1000.0, GPUS, shape=shape)
+        others = [replace(job, shape=shape) for job in jobs]
+        servers = Inference(
+            NodeGroup(SERVERS, GPUS, "t4", "i"), NO_DEMAND, rules=RULES, timing=TIMING, edit_interval_s=0.0,
+            forecast=False, only_asked=True,
+        )  # fmt: skip
+        place = Scenario(
+            (NodeGroup(1, GPUS, "v100"),), estimates=Estimates(Mode.ORACLE), inference=servers,
+            gpu_speeds=GpuSpeeds({}),
+        )  # fmt: skip
+        loans = simulate(Workload("test", (full, *others)), Lyra(gpu_speeds={}), place).loans
+        assert loans is not None
+        return max(moment.away for moment in loans.course)
+
+    assert asked(trace_job(2, 100.0, 2)) == 0
+    assert asked(trace_job(2, 100.0, 2, fungible=True)) == 1
+    assert asked(trace_job(2, 100.0, 2, fungible=True), trace_job(3, 100.0, 3, fungible=True)) == 2
 
 
 def test_servers_are_back_by_the_deadline_and_their_jobs_go_on_later():
