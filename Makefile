@@ -30,7 +30,7 @@ ALONE := --last-failed --last-failed-no-failures=none
 only_tests_failed = [ $$? = 1 ] && ! grep -s true build/failed/$(1)/v/cache/lastfailed | grep -qv ::
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-data bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-scale bench-reading bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan demo-sharing demo-service test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-torch test-frameworks test-torch-matrix test-web test-yarn test-chaos test-soak bench-load bench-runtime bench-data bench-torch bench-papers bench-price bench-scheduler bench-loaning bench-fidelity bench-testbed bench-scale bench-reading bench-abuse bench-yarn bench-sharing bench-jsa bench-service deb rpm wheel pictures docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -185,6 +185,10 @@ bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='
 bench-fidelity: ## one workload on a real lab and in the simulator (about 20 minutes; ARGS='--policies lyra --repeats 3')
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.fidelity $(ARGS)
+
+bench-testbed: ## the testbed of Lyra's slides, compressed: 180 jobs, servers on loan, lab and simulator (50 minutes; ARGS='--schemes basic')
+	@./setup.sh all --lab=$@
+	@$(BIN)/python -m flexo_bench.testbed $(ARGS)
 
 bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
 	@./setup.sh all --lab=$@

@@ -24,19 +24,28 @@ def machine(path: Path) -> dict[str, Any]:
 def pairs(path: Path) -> Iterator[Pair]:
     """Pairs with the lab's figures and calibrations from a file of the benchmark, and a new simulation."""
     for run in json.loads(path.read_text())["runs"]:
-        lives = [_life(job) for job in run["lab"]["jobs"]]
+        lives = [life_of(job) for job in run["lab"]["jobs"]]
         jobs = tuple(life.job for life in lives)
-        found = _calibration(run["calibration"])
+        found = calibration_of(run["calibration"])
         simulator = simulated_side(jobs, run["policy"], found)
         yield Pair(run["policy"], run["seed"], run["load_average"], side(lives), simulator, found)
 
 
-def _life(told: Mapping[str, Any]) -> Life:
+def life_of(told: Mapping[str, Any]) -> Life:
+    """A job's course from its JSON."""
     sizes = tuple((at, size) for at, size in told["sizes"])
-    return Life(Job(**told["job"]), told["submitted_at"], told["began_at"], told["ended_at"], sizes)
+    return Life(
+        Job(**told["job"]),
+        told["submitted_at"],
+        told["began_at"],
+        told["ended_at"],
+        sizes,
+        told.get("preemptions", 0),
+    )
 
 
-def _calibration(told: Mapping[str, Any]) -> Calibration:
+def calibration_of(told: Mapping[str, Any]) -> Calibration:
+    """Delays and speeds from their JSON."""
     times: dict[str, Any] = {
         name: StartTime(**value) if isinstance(value, dict) else value
         for name, value in told["times"].items()

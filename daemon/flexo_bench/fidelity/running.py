@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from flexo_bench.fidelity.submitting import Submitted, submit, wait_for_ends
 from flexo_bench.fidelity.workload import Job
@@ -15,6 +16,7 @@ from flexo_lab import Lab, LabSpec, bring_up
 NODES, GPUS_PER_NODE = 3, 4
 MIN_RESIZE_INTERVAL_S = 20.0
 """flexod's default is 60; the jobs are short, so that they are resized more often."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 LIMIT_S = 1200.0
 """Time limit for all jobs to end after the last submission."""
 
@@ -30,6 +32,8 @@ class Life:
     ended_at: float
     sizes: tuple[tuple[float, int], ...]
     """Pairs (time, number of workers that train from then on), beginning with the base's workers."""
+    preemptions: int = 0
+    """How often it lost its base, and began anew."""
 
     @property
     def jct_s(self) -> float:
@@ -42,25 +46,44 @@ class Life:
         return max(0, len(self.sizes) - 1)
 
 
+SPEC = LabSpec(nodes=NODES, gpus_per_node=GPUS_PER_NODE, infer_nodes=0)
+RESIZES = {"min_resize_interval_s": str(MIN_RESIZE_INTERVAL_S)}
+
+
 @contextmanager
-def lab_with(policy: str, name: str) -> Iterator[Lab]:
-    """A fresh lab whose flexod runs `policy`, with an empty history. The lab ends with the context."""
-    lab = bring_up(LabSpec(name=name, nodes=NODES, gpus_per_node=GPUS_PER_NODE, infer_nodes=0, flexod=False))
+def lab_with(
+    policy: str,
+    name: str,
+    spec: LabSpec = SPEC,
+    controller: Mapping[str, str] = RESIZES,
+    loaning: Mapping[str, str] = NOTHING,
+) -> Iterator[Lab]:
+    """A fresh lab whose flexod runs `policy`, with an empty history. The lab ends with the context.
+
+    `controller`, `loaning`: values of keys of these sections of flexo.toml.
+    """
+    lab = bring_up(replace(spec, name=name, flexod=False))
     try:
         toml = lab.layout.flexo_toml
-        toml.write_text(_configured(toml.read_text(), policy))
+        text = configured(toml.read_text(), "controller", {"policy": f'"{policy}"', **controller})
+        toml.write_text(configured(text, "loaning", loaning))
         lab.start_flexod()
         yield lab
     finally:
         lab.down()
 
 
-def _configured(toml: str, policy: str) -> str:
-    """The lab's flexo.toml with the policy and the resize interval replaced."""
-    settings = {"policy": f'"{policy}"', "min_resize_interval_s": str(MIN_RESIZE_INTERVAL_S)}
-    kept = [line for line in toml.splitlines() if line.partition("=")[0].strip() not in settings]
+def configured(toml: str, section: str, settings: Mapping[str, str]) -> str:
+    """The text of a flexo.toml, with these keys of a section replaced. It must have the section, if any."""
+    if not settings:
+        return toml
+    lines, here, kept = toml.splitlines(), "", []
+    for line in lines:
+        here = line.strip() if line.startswith("[") else here
+        if here != f"[{section}]" or line.partition("=")[0].strip() not in settings:
+            kept.append(line)
+    place = kept.index(f"[{section}]") + 1
     said = [f"{key} = {value}" for key, value in settings.items()]
-    place = kept.index("[controller]") + 1
     return "\n".join([*kept[:place], *said, *kept[place:]]) + "\n"
 
 
@@ -73,10 +96,11 @@ def run(lab: Lab, jobs: tuple[Job, ...], folder: Path, tell: Callable[[str], Non
         submitted.append(submit(lab, job, folder / str(job.number)))
     tell(f"all {len(jobs)} jobs are submitted")
     wait_for_ends(submitted, LIMIT_S)
-    return tuple(_life(job, submitted[0].at) for job in submitted)
+    return tuple(life_of(job, submitted[0].at) for job in submitted)
 
 
-def _life(done: Submitted, zero: float) -> Life:
+def life_of(done: Submitted, zero: float) -> Life:
+    """The course of a job that has ended. `zero`: the time of the first submission."""
     began_at, ended_at = done.began_at(), done.ended_at()
     assert began_at is not None
     assert ended_at is not None
@@ -88,4 +112,5 @@ def _life(done: Submitted, zero: float) -> Life:
         began_at - zero,
         ended_at - zero,
         tuple((at - zero, size) for at, size in sizes),
+        len(done.starts()) - 1,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flexo_bench.fidelity.workload import EPOCH, SLOWER, STEP_S, Job
 from flexo_lab import Lab
+from flexo_lab.slurm_files import BORROWED_PARTITION
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"
 TRACE = "trace"
@@ -35,9 +36,13 @@ class Submitted:
     folder: Path
 
     def began_at(self) -> float | None:
-        """Time at which the job's batch script began; None if it has not."""
-        text = _text(self.folder / "began")
-        return float(text) if text else None
+        """Time at which the job's batch script first began; None if it has not."""
+        starts = self.starts()
+        return starts[0] if starts else None
+
+    def starts(self) -> tuple[float, ...]:
+        """Times at which the job's batch script began: more than one if the job was requeued."""
+        return tuple(map(float, _text(self.folder / "began").split()))
 
     def ended_at(self) -> float | None:
         """Time at which the batch script ended; None if it has not. Raises LabRunFailed if the job failed."""
@@ -101,9 +106,11 @@ def read_log(folder: Path) -> WorkerLog:
 def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
     """Make the job's folder, and submit the job with `sbatch`."""
     folder.mkdir(parents=True)
-    ask = ["-n", str(job.least), "--gpus-per-task=1", f"--time={job.limit_minutes}"]
-    if job.elastic:
+    ask = ["-n", str(job.least), f"--gpus-per-task={job.gpus_each}", f"--time={job.limit_minutes}"]
+    if job.elastic or job.fungible:
         ask.append(f"--elastic={job.least}-{job.most}")
+    if job.fungible:
+        ask.append("--elastic-fungible")
     where = ["--parsable", f"--output={folder}/output", f"--job-name=j{job.number}"]
     at = time.time()
     answer = lab.run(["sbatch", *where, *ask], stdin=_script(job, folder))
@@ -111,19 +118,25 @@ def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
 
 
 def _script(job: Job, folder: Path) -> str:
+    """The batch script. A fungible job is slower on a lent server, and may be stopped and requeued there."""
     here = Path(sys.executable).parent
     train = (
         f"{shlex.join([sys.executable, str(SCRIPT)])} --log-dir {folder}"
-        f" --epochs {job.epochs} --batches {EPOCH} --step-seconds {STEP_S} --slower {SLOWER}"
+        f" --epochs {job.epochs} --batches {EPOCH} --step-seconds $step --slower {SLOWER}"
     )
     command = (
         f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={job.epochs} {train}"
         if job.elastic
-        else (f"sleep {job.seconds}")
+        else "sleep $seconds"
     )
+    end = "stopped" if job.fungible else "ended"
     return (
-        f"#!/bin/bash\ndate +%s.%N > {folder}/began\nexport FLEXO_TRACE={folder}/{TRACE}\n"
-        f"{command}\necho $? $(date +%s.%N) > {folder}/ended\n"
+        f"#!/bin/bash\ndate +%s.%N >> {folder}/began\nexport FLEXO_TRACE={folder}/{TRACE}\n"
+        f"seconds={job.seconds} step={STEP_S}\n"
+        f"if [[ $SLURM_JOB_PARTITION = {BORROWED_PARTITION} ]]; then"
+        f" seconds={job.seconds * job.slower_on_loan} step={STEP_S * job.slower_on_loan}; fi\n"
+        f"{command}\nstatus=$?\nend={end}\n[ $status = 0 ] && end=ended\n"
+        f"echo $status $(date +%s.%N) > {folder}/$end\n"
     )
 
 

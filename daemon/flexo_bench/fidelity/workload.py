@@ -46,6 +46,12 @@ class Job:
     """Epochs of an elastic job."""
     seconds: float
     """Running time of a job that is not elastic."""
+    gpus_each: int = 1
+    """GPUs of each worker."""
+    fungible: bool = False
+    """Whether it may start on a lent server."""
+    slower_on_loan: int = 1
+    """How many times as long it runs on a lent server."""
 
     @property
     def elastic(self) -> bool:
@@ -56,7 +62,7 @@ class Job:
     def limit_minutes(self) -> int:
         """The time limit that its user asks for: twice the running time, in whole minutes as Slurm counts."""
         seconds = self.epochs * EPOCH * step_s(self.least) / self.least if self.elastic else self.seconds
-        return math.ceil(2 * seconds / 60)
+        return math.ceil(2 * seconds * (self.slower_on_loan if self.fungible else 1) / 60)
 
 
 def step_s(workers: int) -> float:
@@ -96,8 +102,9 @@ def _trace_job(job: Job, speed: TableSpeed) -> TraceJob:
         submitted_at=job.at_s,
         workers=Range(job.least, job.most),
         requested_workers=job.least,
-        shape=Resources(gpus=1, cpus=1),
+        shape=Resources(gpus=job.gpus_each, cpus=1),
         training=training,
         user=USER,
         time_limit_s=60 * job.limit_minutes,
+        fungible=job.fungible,
     )
