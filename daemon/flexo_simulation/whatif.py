@@ -17,6 +17,7 @@ import numpy as np
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.course import course_of, stretches_of
 from flexo_simulation.formats.accounting import AccountedRun, Software
+from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.idle_intervals import Hold, peak
 from flexo_simulation.records import End, JobRecord
@@ -151,10 +152,13 @@ def size_of(
 ) -> Size:
     """The size as given; if nothing is given, the `known` nodes of the dump.
 
-    A part that nobody knows is as large as the runs show that it must have been.
+    A part that nobody knows is as large as the runs show that it must have been. Raises BadTrace if the runs
+    show that a node has more than `gpus_per_node`.
     """
     if known and nodes is None and gpus_per_node is None:
         return Size(known, "the nodes that the dump has")
+    if gpus_per_node is not None:
+        _check_gpus_per_node(gpus_per_node, runs)
     most = peak_gpus(runs)
     of_a_node, how = gpus_per_node, "as you said"
     if of_a_node is None:
@@ -173,8 +177,24 @@ def peak_gpus(runs: Iterable[AccountedRun]) -> int:
     return peak(Hold(run.started_at, run.ended_at, run.gpus) for run in runs)
 
 
+def _check_gpus_per_node(said: int, runs: Sequence[AccountedRun]) -> None:
+    largest = max(runs, key=_gpus_on_a_node, default=None)
+    if largest is not None and (had := _gpus_on_a_node(largest)) > said:
+        raise BadTrace(
+            (
+                f"--gpus-per-node {said}: job {largest.job_id} had {had} GPUs on one node; "
+                f"{had} and more are allowed with this dump",
+            )
+        )
+
+
 def _gpus_of_a_node(runs: Iterable[AccountedRun]) -> int:
-    return max((math.ceil(run.gpus / run.nodes) for run in runs if run.nodes), default=0)
+    return max(map(_gpus_on_a_node, runs), default=0)
+
+
+def _gpus_on_a_node(run: AccountedRun) -> int:
+    """The GPUs that the run had on one of its nodes at least; 0: its nodes are not stated."""
+    return math.ceil(run.gpus / run.nodes) if run.nodes else 0
 
 
 @dataclass(frozen=True, slots=True)

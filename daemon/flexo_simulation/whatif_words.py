@@ -53,7 +53,7 @@ def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
 
 
 def _elastic(case: Case) -> str:
-    if not case.elastic_jobs:
+    if not case.elastic_share:
         return "none"
     jobs = "job" if case.elastic_jobs == 1 else "jobs"
     return f"{100 * case.elastic_share:.3g}% ({case.elastic_jobs:,} {jobs})"

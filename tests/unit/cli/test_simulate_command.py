@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -354,6 +356,17 @@ def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
     inferred = found["cluster"].pop("inferred")
     assert found["cluster"] == {"nodes": 2, "gpus": 8}
     assert says(inferred, "4 GPUs a node", "2 nodes", "8 GPUs")
+
+
+@pytest.mark.processes
+def test_a_reader_of_whatif_s_words_who_leaves_early_does_not_cost_the_page(tmp_path):
+    page = tmp_path / "page.html"
+    flexo = (sys.executable, "-u", "-c", "from flexo_cli import main; main()")
+    options = ("whatif", "--sacct", str(DUMP), "--elastic-share", "0", "--report", str(page))
+    with subprocess.Popen((*flexo, *options), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+        assert running.stdout is not None
+        running.stdout.close()
+    assert "What if jobs had been elastic?" in page.read_text()
 
 
 def test_whatif_says_why_idle_gpus_cannot_be_told(flexo):

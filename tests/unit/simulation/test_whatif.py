@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flexo_simulation.elasticity import Elasticity, made_elastic
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.formats.accounting import SLURM, AccountingDump, workload_of
+from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.generate import Recipe, generate
@@ -64,6 +66,16 @@ def test_a_size_that_is_said_counts(tmp_path):
     runs = read(tmp_path, dump([line(NNodes="")])).runs
     assert size_of(runs, 5, 2).nodes == (NodeGroup(5, 2),)
     assert "assumed" in size_of(runs, 5, None).how
+
+
+def test_a_node_smaller_than_a_job_s_part_on_it_is_refused(tmp_path):
+    runs = read(
+        tmp_path,
+        dump([line("7", submit=0, wait=0, elapsed=100, gpus=9, NNodes="2"), line("8", gpus=1, NNodes="1")]),
+    ).runs
+    with pytest.raises(BadTrace, match=r"--gpus-per-node 4: job 7 had 5 GPUs on one node; 5 and more"):
+        size_of(runs, None, 4)
+    assert size_of(runs, 2, 5).gpus == 10
 
 
 def test_jobs_count_from_the_first_end_to_the_last_that_came(tmp_path):
@@ -149,6 +161,9 @@ def test_the_table_begins_with_what_slurm_does_and_has_changes_against_it(findin
     assert first[:2] == ("as Slurm does (backfill)", "none")
     assert second[0] == "elastic-tiresias"
     assert second[3].endswith("%)")
+    too_small = replace(findings[0].cases[0], elastic_share=0.05, elastic_jobs=0)
+    _, third = whatif_words.rows(replace(findings[0], cases=(too_small,)))
+    assert says(third[1], "5%", "0 jobs")
 
 
 def test_the_page_answers_says_how_far_it_can_be_believed_and_shows_it(findings, month, tmp_path):

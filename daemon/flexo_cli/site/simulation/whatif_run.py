@@ -94,8 +94,10 @@ def run(
         about = About(
             tuple(_facts(dump.software, rigid, size, trials, jobs, elasticity)), omissions, outputs.command
         )
-        _tell(findings, about, outcomes, outputs)
-        _write(findings, dump, outcomes, about, outputs)
+        try:
+            _tell(findings, about, outcomes, outputs)
+        finally:  # a reader such as `head`, who leaves early, does not cost the page
+            _write(findings, dump, outcomes, about, outputs)
 
 
 def _baseline(rigid: Workload, size: Size, rules: AskedRules, software: Software) -> Trial:
