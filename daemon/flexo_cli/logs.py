@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -17,26 +15,13 @@ import typer
 from flexo_cli.connection import Refusal
 from flexo_cli.options import JobArgument
 from flexo_yarn.records import application_text, numbered_application
-from horovod_elastic.platforms.slurm.submission import NotSubmitted, shown
+from horovod_elastic.platforms.slurm.submission import JobOutput, NotSubmitted, output_of
 
 LOOK_EVERY_S = 0.5
 ASK_SLURM_EVERY_S = 5.0
 _SLURM_IDS: Final = 1 << 32
 """Jobs with larger numbers are YARN's."""
 _PIECE: Final = 1 << 20
-_ENDED: Final = (
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
-    *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
-)
-"""The states of a job that writes no more (`enum job_states` in slurm.h)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where a job writes, and whether it may still write."""
-
-    path: Path
-    unfinished: bool
 
 
 def logs(
@@ -63,25 +48,18 @@ def logs(
             _follow(job, file)
 
 
-def where(job: int) -> Output:
+def where(job: int) -> JobOutput:
     """Ask Slurm for the job's output file. Raises Refusal if it does not know."""
     if job >= _SLURM_IDS:
         application = application_text(numbered_application(job))
         raise Refusal(f"YARN keeps the output of its jobs: yarn logs -applicationId {application}")
     try:
-        return output_in(shown(job), job)
+        output = output_of(job)
     except NotSubmitted as error:
         raise Refusal(f"Slurm does not say (any more) where job {job} writes: {error}") from error
-
-
-def output_in(said: str, job: int) -> Output:
-    """The output file in what `scontrol show job` has printed. Raises Refusal if there is none."""
-    files = re.findall(r"^ *StdOut=(.+)$", said, re.MULTILINE)
-    state = re.search(r"^ *JobState=(\w+)", said, re.MULTILINE)
-    if not files:
+    if output is None:
         raise Refusal(f"job {job} has no output file: only batch jobs have one")
-    # a name that its user chose stands before all of this, and may hold a line that looks like it
-    return Output(Path(files[-1].strip()), state is not None and state[1] not in _ENDED)
+    return output
 
 
 def _opened(job: int, path: Path) -> BinaryIO:
@@ -91,7 +69,7 @@ def _opened(job: int, path: Path) -> BinaryIO:
         raise Refusal(f"job {job} writes to {path}, which cannot be read here: {error.strerror}") from error
 
 
-def _wait_for(job: int, output: Output) -> None:
+def _wait_for(job: int, output: JobOutput) -> None:
     """Wait until the file is there, or the job has ended."""
     while output.unfinished and not output.path.exists():
         time.sleep(ASK_SLURM_EVERY_S)

@@ -1,17 +1,24 @@
-"""Submits, shows and cancels a job, for a program of the job's user."""
+"""Submits and cancels a job and finds its output file, for a program of the job's user."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.slurm.commands import ask
 from horovod_elastic.platforms.slurm.environment import JOB_ID
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_ENDED: Final = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+)
+"""The states of a job that writes no more (`enum job_states` in slurm.h)."""
 
 
 class NotSubmitted(Exception):
@@ -37,9 +44,31 @@ def cancel(job_id: int) -> None:
     _asked(["scancel", "--quiet", str(job_id)])
 
 
-def shown(job_id: int) -> str:
-    """What `scontrol show job` prints of a job. Raises NotSubmitted if Slurm does not know the job."""
-    return _asked(["scontrol", "show", "job", str(job_id)])
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """Where a job writes, and whether it may still write."""
+
+    path: Path
+    unfinished: bool
+
+
+def output_of(job_id: int) -> JobOutput | None:
+    """The job's output file; None: it has none, as only batch jobs have one.
+
+    Slurm knows it as long as it knows the job: for some minutes after its end (MinJobAge). Raises
+    NotSubmitted if it does not know the job.
+    """
+    return output_in(_asked(["scontrol", "show", "job", str(job_id)]))
+
+
+def output_in(said: str) -> JobOutput | None:
+    """The output file in what `scontrol show job` has printed; None: there is none."""
+    files = re.findall(r"^ *StdOut=(.+)$", said, re.MULTILINE)
+    state = re.search(r"^ *JobState=(\w+)", said, re.MULTILINE)
+    if not files:
+        return None
+    # a name that its user chose stands before all of this, and may hold a line that looks like it
+    return JobOutput(Path(files[-1].strip()), state is not None and state[1] not in _ENDED)
 
 
 def _arguments(options: Mapping[str, str | int | bool]) -> list[str]:

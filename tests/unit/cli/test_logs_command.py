@@ -11,7 +11,7 @@ from says import says
 
 from flexo_cli import app, logs
 from flexo_cli.connection import Refusal
-from flexo_cli.logs import Output, output_in
+from horovod_elastic.platforms.slurm.submission import JobOutput, output_in
 
 SHOWN = """JobId=7 JobName=sweep
    UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A
@@ -38,10 +38,10 @@ def course(monkeypatch: pytest.MonkeyPatch, file: Path) -> Course:
     """What happens to the job, each time that Slurm is asked: a call, and whether it may still write."""
     looks: list[tuple[Callable[[], object], bool]] = [(lambda: None, False)]
 
-    def where(job: int) -> Output:
+    def where(job: int) -> JobOutput:
         change, unfinished = looks.pop(0) if len(looks) > 1 else looks[0]
         change()
-        return Output(file, unfinished)
+        return JobOutput(file, unfinished)
 
     monkeypatch.setattr(logs, "where", where)
     monkeypatch.setattr(logs, "LOOK_EVERY_S", 0.001)
@@ -96,40 +96,50 @@ def test_a_file_that_cannot_be_read_is_named(course: Course, file: Path, flexo_r
 
 @pytest.mark.parametrize(("state", "unfinished"), [("RUNNING", True), ("PENDING", True), ("FAILED", False)])
 def test_slurm_says_the_file_and_whether_the_job_may_still_write(state: str, unfinished: bool) -> None:
-    found = output_in(SHOWN.format(state=state), 7)
-    assert found == Output(Path("/home/ada/slurm 7.out"), unfinished)
+    found = output_in(SHOWN.format(state=state))
+    assert found == JobOutput(Path("/home/ada/slurm 7.out"), unfinished)
 
 
 def test_a_name_that_looks_like_a_field_names_no_file() -> None:
     forged = SHOWN.format(state="RUNNING").replace("sweep", "x\n   StdOut=/home/eve/bait")
-    assert output_in(forged, 7).path == Path("/home/ada/slurm 7.out")
+    assert output_in(forged) == JobOutput(Path("/home/ada/slurm 7.out"), unfinished=True)
 
 
-def test_a_job_without_an_output_file_is_refused() -> None:
+@pytest.fixture
+def scontrol(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], None]:
+    """Puts a script in scontrol's place."""
+
+    def put(script: bytes) -> None:
+        (tmp_path / "scontrol").write_bytes(b"#!/bin/sh\n" + script)
+        (tmp_path / "scontrol").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    return put
+
+
+def printing(text: bytes) -> bytes:
+    """A script that prints this."""
+    return b"/bin/cat <<'END'\n" + text + b"END\n"
+
+
+@pytest.mark.processes
+def test_a_job_without_an_output_file_is_refused(scontrol: Callable[[bytes], None]) -> None:
+    scontrol(printing(b"JobId=7 JobName=bash\n   JobState=RUNNING Reason=None\n"))
     with pytest.raises(Refusal, match="only batch jobs"):
-        output_in("JobId=7 JobName=bash\n   JobState=RUNNING Reason=None\n", 7)
+        logs.where(7)
 
 
 @pytest.mark.processes
 def test_slurm_is_asked_and_a_name_in_another_encoding_disturbs_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    scontrol: Callable[[bytes], None],
 ) -> None:
-    scontrol = tmp_path / "scontrol"
-    shown = SHOWN.format(state="TIMEOUT").encode().replace(b"sweep", b"\xff")
-    scontrol.write_bytes(b"#!/bin/sh\n/bin/cat <<'END'\n" + shown + b"END\n")
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert logs.where(7) == Output(Path("/home/ada/slurm 7.out"), unfinished=False)
+    scontrol(printing(SHOWN.format(state="TIMEOUT").encode().replace(b"sweep", b"\xff")))
+    assert logs.where(7) == JobOutput(Path("/home/ada/slurm 7.out"), unfinished=False)
 
 
 @pytest.mark.processes
-def test_slurms_own_words_are_told_where_it_does_not_know_the_job(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text("#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2; exit 1\n")
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_slurms_own_words_are_told_where_it_does_not_know_the_job(scontrol: Callable[[bytes], None]) -> None:
+    scontrol(b"echo slurm_load_jobs error: Invalid job id specified >&2; exit 1\n")
     with pytest.raises(Refusal, match=r"job 7 .*Invalid job id"):
         logs.where(7)
 
