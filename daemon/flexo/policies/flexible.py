@@ -124,12 +124,18 @@ class RunningTimes:
 
         A pace is relative to a worker on the type that the job asks for.
         """
-        asked, mixes = job.shape.gpu_type, job.heterogeneous
         if all(each == gpu_type for each in others):
-            return np.full(most + 1, self.gpus.of_one(asked, gpu_type))
-        there = others.get(gpu_type, 0)
-        each = [self.gpus.of(asked, {**others, gpu_type: there + here}, mixes) for here in range(1, most + 1)]
-        return np.array([self.gpus.of(asked, others, mixes), *each])
+            return np.full(most + 1, self.gpus.of_one(job.shape.gpu_type, gpu_type))
+        return self.paces_beside(job, gpu_type, [others] * (most + 1))
+
+    def paces_beside(self, job: TrainingJob, gpu_type: str, beside: Sequence[Mapping[str, int]]) -> Floats:
+        """The same, where the workers beside 0, 1, ... workers on the type differ."""
+        asked, mixes = job.shape.gpu_type, job.heterogeneous
+        there = (
+            {**others, gpu_type: others.get(gpu_type, 0) + here} if here else others
+            for here, others in enumerate(beside)
+        )
+        return np.array([self.gpus.of(asked, types, mixes) for types in there])
 
     def on_base(self, job: TrainingJob) -> float:
         """Seconds that the job would run on its base alone; infinite where nothing is known."""

@@ -182,11 +182,18 @@ class _Decision:
         return Servers(self._placement.nodes, base_nodes, self._rules.inference, self._times.gpus)
 
     def _share_out(self, demands: Sequence[Demand]) -> None:
-        """Phase 2: share the remaining GPUs, one GPU type after the other."""
-        for gpu_type in self._servers.gpu_types:
+        """Phase 2: share the remaining GPUs, one GPU type after the other.
+
+        The fastest type comes first, or a job would have its fill of slow workers. Of equally fast ones,
+        inference servers come first, as in the slides.
+        """
+        for gpu_type in sorted(self._servers.gpu_types, key=self._slowness):
             members = [demand for demand in demands if self._may_use(demand, gpu_type)]
             if members:
                 Sharing(self._servers, gpu_type, self._times, self._rules.stay_s).share_out(members)
+
+    def _slowness(self, gpu_type: str) -> float:
+        return -self._times.gpus.of_one("", gpu_type)
 
     def _may_use(self, demand: Demand, gpu_type: str) -> bool:
         """Whether a job may have flexible workers on this GPU type: that of its base, or any if it is
@@ -223,4 +230,6 @@ def _why(demand: Demand) -> str:
         return f"gives {now - then} workers back, {then} {of} stay: others save more time with them"
     if then > now:
         return f"grows from {now} to {then} {of}: of all jobs these save the most time here"
+    if demand.gave_to is None:
+        return f"moves some of its {now} workers to faster GPUs, which are idle"
     return f"moves some of its {now} workers: the base of job {demand.gave_to} needs their nodes"

@@ -8,7 +8,7 @@ Growing has to pay while the GPUs stay (Amoeba, section 3.2).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +35,13 @@ class _Holding:
     here: list[NodeShare]
     """The job's flexible workers on the type that is shared."""
     others: list[NodeShare]
-    """The job's other flexible workers."""
+    """The job's other flexible workers, on types that are at least as fast."""
+    slower: list[NodeShare]
+    """The job's flexible workers on slower types, the slowest last. Workers on this type replace them where
+    the job may have no more workers."""
     elsewhere: int
-    """Workers of the job that are not on this type, the base included."""
-    types_elsewhere: Mapping[str, int]
+    """Workers of the job that are not on this type and stay, the base included."""
+    types_elsewhere: Counter[str]
     """The workers elsewhere, by GPU type."""
     most: int
     """The most workers that the job may have on this type."""
@@ -47,6 +50,16 @@ class _Holding:
     def held(self) -> int:
         """Workers that the job has on this type."""
         return count(self.here)
+
+    def replaced(self, here: int) -> int:
+        """Workers on slower types that `here` workers on this type replace."""
+        return max(0, self.elsewhere + count(self.slower) + here - self.demand.job.workers.max)
+
+    def kept(self, here: int) -> list[NodeShare]:
+        """The workers on slower types that stay beside `here` workers on this type."""
+        kept = self.slower.copy()
+        cut(kept, self.replaced(here), lambda share: True)
+        return kept
 
 
 class Sharing:
@@ -57,6 +70,7 @@ class Sharing:
         self._gpu_type = gpu_type
         self._times = times
         self._stay_s = stay_s
+        self._speed = times.gpus.of_one("", gpu_type)
 
     def share_out(self, demands: Sequence[Demand]) -> None:
         """Share the GPUs among `demands`: jobs that may all have flexible workers on this type."""
@@ -75,14 +89,28 @@ class Sharing:
     def _holding(self, demand: Demand) -> _Holding:
         here: list[NodeShare] = []
         others: list[NodeShare] = []
+        slower: list[NodeShare] = []
         for share in demand.flexible:
-            (here if self._servers.gpu_type_of(share) == self._gpu_type else others).append(share)
-        types: Counter[str] = Counter()
-        for share in (*demand.base, *others):
-            types[self._servers.gpu_type_of(share) or ""] += share.workers
+            if self._servers.gpu_type_of(share) == self._gpu_type:
+                here.append(share)
+            else:
+                (slower if self._speed_of(share) < self._speed else others).append(share)
+        slower.sort(key=self._speed_of, reverse=True)
+        types = self._types((*demand.base, *others))
         elsewhere = types.total()
         most = max(count(here), demand.job.workers.max - elsewhere)
-        return _Holding(demand, here, others, elsewhere, types, most)
+        return _Holding(demand, here, others, slower, elsewhere, types, most)
+
+    def _speed_of(self, share: NodeShare) -> float:
+        """The speed of the share's GPUs, relative to the cluster's fastest."""
+        return self._times.gpus.of_one("", self._servers.gpu_type_of(share) or "")
+
+    def _types(self, shares: Iterable[NodeShare]) -> Counter[str]:
+        """Workers by GPU type."""
+        types: Counter[str] = Counter()
+        for share in shares:
+            types[self._servers.gpu_type_of(share) or ""] += share.workers
+        return types
 
     def _room(self, shape: Resources) -> int:
         """The most workers that find GPUs on this type. A job may allow any number, because users may write
@@ -108,9 +136,7 @@ class Sharing:
         worker."""
         job, held = holding.demand.job, holding.held
         here = np.arange(holding.most + 1)
-        workers = holding.elsewhere + here
-        paces = self._times.paces(job, self._gpu_type, holding.most, holding.types_elsewhere)
-        rates = self._times.rates(job, int(workers[0]), int(workers[-1])) * paces
+        rates = self._rates(holding)
         seconds = self._times.seconds(job, rates)
         values = (seconds[0] - seconds[1:]) * job.weight
         if not holding.demand.changes_anyhow:
@@ -124,6 +150,20 @@ class Sharing:
         gpus = job.shape.gpus
         weights = here[1:] * gpus if isinstance(gpus, int) else [int(many) * gpus for many in here[1:]]
         return Group(weights, values)
+
+    def _rates(self, holding: _Holding) -> Floats:
+        """Work per second of the job with 0, 1, ... workers on this type."""
+        job, most = holding.demand.job, holding.most
+        if not holding.slower:
+            paces = self._times.paces(job, self._gpu_type, most, holding.types_elsewhere)
+            return self._times.rates(job, holding.elsewhere, holding.elsewhere + most) * paces
+        with_slower = holding.elsewhere + count(holding.slower)
+        workers = [with_slower + here - holding.replaced(here) for here in range(most + 1)]
+        kept = [holding.kept(here) for here in range(most + 1)]
+        beside = [holding.types_elsewhere + self._types(slower) for slower in kept]
+        paces = self._times.paces_beside(job, self._gpu_type, beside)
+        rates = self._times.rates(job, workers[0], max(workers))
+        return np.take(rates, np.array(workers) - workers[0]) * paces
 
     def _pays(self, rates: Floats, seconds: Floats, held: int, cost_s: float) -> NDArray[np.bool_]:
         """Per larger size: whether growing from `held` pays before the GPUs have to be given back, or to the
@@ -149,10 +189,18 @@ class Sharing:
         fits = [self._grow(holding, shares, more, partly) for more, holding, shares in growing]
         for holding, shares in placed:
             if all(fits):
-                holding.demand.flexible = [*holding.others, *shares]
+                self._settle(holding, shares)
             else:
                 self._servers.give(holding.demand.job.shape, shares)
         return all(fits)
+
+    def _settle(self, holding: _Holding, shares: list[NodeShare]) -> None:
+        """Write these workers on this type into the job's demand. Workers that they replace give their GPUs
+        back."""
+        slower = holding.slower.copy()
+        replaced = cut(slower, holding.replaced(count(shares)), lambda share: True)
+        self._servers.give(holding.demand.job.shape, replaced)
+        holding.demand.flexible = [*holding.others, *slower, *shares]
 
     def _grow(self, holding: _Holding, shares: list[NodeShare], more: int, partly: bool) -> bool:
         """Add `more` workers to `shares`. If they do not fit, limits the job to what fits, and returns False.

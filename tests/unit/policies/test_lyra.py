@@ -398,6 +398,39 @@ def test_a_slow_gpu_counts_for_less():
     assert sum(workers(planned(fast, before), before).values()) == 6
 
 
+def test_a_job_has_its_fill_of_fast_gpus_before_slow_ones():
+    nodes = [node("v", 3, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    mixed = job(1, "2-4", shape=V100, remaining_work=1e5, heterogeneous=True)
+    (start,) = planned(Lyra(mixed_efficiency=1.0), snapshot(nodes, [mixed])).allocations
+    assert start.shares == (NodeShare("v", 3), NodeShare("t", 1))
+
+
+def test_idle_fast_gpus_replace_slow_ones_of_a_job_that_may_have_no_more_workers():
+    nodes = [node("v", 3, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    full = job(1, "2-4", {"v": 2, "t": 2}, shape=V100, remaining_work=1e5, heterogeneous=True)
+    before = snapshot(nodes, [full])
+    plan = planned(Lyra(mixed_efficiency=1.0), before)
+    check_plan(before, plan)
+    (change,) = plan.allocations
+    assert change.shares == (NodeShare("v", 3), NodeShare("t", 1))
+    assert "faster" in change.why
+    nearly_done = replace(before, training=(replace(full, remaining_work=1.0, change_cost_s=1.0),))
+    assert planned(Lyra(mixed_efficiency=1.0), nearly_done).allocations == ()
+
+
+def test_gpus_of_replaced_workers_are_shared_out_in_the_same_plan():
+    nodes = [node("v", 4, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    full = job(1, "2-4", {"v": 2, "t": 2}, shape=V100, remaining_work=1e5, heterogeneous=True)
+    slow = job(2, "2-4", {"t": 2}, remaining_work=1e3)
+    before = snapshot(nodes, [full, slow])
+    plan = planned(Lyra(mixed_efficiency=1.0), before)
+    check_plan(before, plan)
+    assert {each.job.job_id: each.shares for each in plan.allocations} == {
+        1: (NodeShare("v", 4),),
+        2: (NodeShare("t", 4),),
+    }
+
+
 def test_gpus_that_add_less_than_mixing_them_costs_are_left_alone():
     """2 V100s and a T4 do 0.8 times 2.33, which is less than 2; and 4 T4s with them are 2.67."""
     nodes = [node("t", 4, gpu_type="T4"), node("v", 2, gpu_type="V100")]
