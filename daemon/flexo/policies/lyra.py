@@ -35,12 +35,14 @@ class Lyra(Policy):
 
     Phase 1 starts bases, the one with the shortest running time first, as far as there is capacity. GPUs of
     flexible workers count as capacity, and are taken back for bases. A base that does not fit is passed over.
-    Once it has waited for too long, it goes first, and room is kept for it as EASY backfilling does. A job
-    that is not elastic is all base. A running base is never taken. Phase 2 shares the remaining GPUs among
+    Once it has waited for too long, it goes first, and room is kept for it as EASY backfilling does. A large
+    base whose running time is uncertain leaves some flexible workers to small bases. A job that is not
+    elastic is all base. A running base is never taken. Phase 2 shares the remaining GPUs among
     all elastic jobs: a multiple-choice knapsack, whose values are the running time saved. The cost of a
     change is subtracted from its value, so that nothing changes without a larger gain.
 
-    The slides leave three things open. A base that does not fit is treated as described above. A resize pays
+    The slides leave four things open. A base that does not fit, and one whose running time is uncertain, are
+    treated as described above. A resize pays
     by the rule of Amoeba, section 3.2. Running times come from `TrainingJob.source`.
     """
 
@@ -73,6 +75,10 @@ class Lyra(Policy):
     patience_share: float = 0.25
     """The part of the GPUs for jobs that had waited for so long. While they hold more, no further one goes
     first."""
+    small_share: float = 0.25
+    """The part of the GPUs that stays idle or flexible for the smallest bases. A larger base whose running
+    time comes from like jobs, or is not known, takes flexible workers only beyond it. If it has waited for
+    too long, it takes any."""
     unknown_running_time_s: float = 86_400.0
     """The running time that is assumed for a base of which nothing is known, so that it may grow. It starts
     last."""
@@ -86,6 +92,8 @@ class Lyra(Policy):
             raise ValueError(f"saved is 'seconds' or 'parts', not '{self.saved}'")
         if not 0 <= self.patience_share <= 1:
             raise ValueError(f"patience_share is from 0 to 1, not {self.patience_share:g}")
+        if not 0 <= self.small_share <= 1:
+            raise ValueError(f"small_share is from 0 to 1, not {self.small_share:g}")
         GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # raises ValueError for speeds that cannot be
 
     @property
@@ -171,8 +179,10 @@ class _Decision:
         waiting = list(self._jobs.waiting())
         if self._rules.order == "cluster" or not waiting:
             return []
-        starting = Starting(self._servers, Taking(self._servers, demands, self._times), self._times)
-        starting.start_bases(waiting, running, self._rules.patience, _gpus_of(self._placement.nodes))
+        gpus = _gpus_of(self._placement.nodes)
+        taking = Taking(self._servers, demands, self._times)
+        starting = Starting(self._servers, taking, self._times, self._rules.small_share * float(gpus))
+        starting.start_bases(waiting, running, self._rules.patience, gpus)
         return list(starting.starts)
 
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
@@ -215,7 +225,7 @@ def _paces(speeds: tuple[tuple[str, float], ...], mixed_efficiency: float, types
 
 
 def _why_whole(job: TrainingJob) -> str:
-    return f"starts with all of its {job.workers.min} workers: of those that fit it is the shortest"
+    return f"starts with all of its {job.workers.min} workers: of those that may start it is the shortest"
 
 
 def _why(demand: Demand) -> str:
@@ -223,7 +233,7 @@ def _why(demand: Demand) -> str:
     now, then = job.allocated, count(demand.base) + count(demand.flexible)
     of = f"of {job.workers} workers"
     if demand.starts:
-        return f"starts with {then} {of}: of those whose bases fit it is the shortest"
+        return f"starts with {then} {of}: of those whose bases may start it is the shortest"
     if then < now and demand.gave_to is not None:
         return f"gives {now - then} workers back, {then} {of} stay: the base of job {demand.gave_to} starts"
     if then < now:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
+from flexo.model.measured import Source
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import fewest_workers
@@ -41,7 +42,11 @@ class StarvationLimit:
 class Starting:
     """The bases that start with one plan. Their GPUs are taken from the servers. Mutable."""
 
-    def __init__(self, servers: Servers, taking: Taking, times: RunningTimes) -> None:
+    def __init__(
+        self, servers: Servers, taking: Taking, times: RunningTimes, kept_for_small: float = 0.0
+    ) -> None:
+        """`kept_for_small`: GPUs that stay idle or flexible where a larger base of uncertain running time
+        takes flexible workers."""
         self._servers = servers
         self._taking = taking
         self._times = times
@@ -49,9 +54,13 @@ class Starting:
         """GPUs that are idle, or that flexible workers hold."""
         self._all_types = frozenset(servers.gpu_types)
         self._starts: dict[JobKey, Start] = {}
-        self._refused: dict[tuple[Resources, bool, bool, bool], int] = {}
+        self._kept_for_small = kept_for_small
+        self._small: Amount | None = None
+        """GPUs of the largest base that counts as small; None: nothing has asked yet."""
+        self._refused: dict[tuple[Resources, bool, bool, bool, bool], int] = {}
         """Per kind of job (all that matters for a place but the number of workers): a number of workers that
         found none."""
+        self._waiting: Sequence[TrainingJob] = ()
         self._running: Sequence[TrainingJob] = ()
         self._waits: dict[frozenset[str], WaitModel] = {}
         """Per set of GPU types that are faster than others for some job: the model of waits for them."""
@@ -74,7 +83,7 @@ class Starting:
 
         `gpus`: of the whole cluster.
         """
-        self._running = running
+        self._waiting, self._running = waiting, running
         overdue = _first(waiting, running, self._times, patience, gpus)
         head = next((job for job in overdue if not self._start(job, anywhere=True)), None)
         kept = None if head is None else self._reserve(head)
@@ -150,20 +159,23 @@ class Starting:
         """Start the job if there is room, which flexible workers may have to make. Returns whether it starts.
 
         Unless `anywhere`, the job starts on slower GPUs only if it would not end earlier by waiting for
-        faster ones.
+        faster ones, and takes flexible workers only if it may.
         """
         workers = job.workers.min
-        kind = (job.shape, job.fungible, job.heterogeneous, job.elastic)
-        if _gpus(job) > self._room or workers >= self._refused.get(kind, workers + 1):
+        may_take = anywhere or self._may_take(job)
+        kind = (job.shape, job.fungible, job.heterogeneous, job.elastic, may_take)
+        if _gpus(job) > (self._room if may_take else self._servers.total):
+            return False
+        if workers >= self._refused.get(kind, workers + 1):
             return False
         choices = self._servers.base_types(job)
         best = max((self._servers.pace(job, each) for each in choices), default=1.0)
         fast = [each for each in choices if self._servers.pace(job, each) >= best]
         slow = [each for each in choices if each not in fast]
-        shares = self._find(job, fast)
+        shares = self._find(job, fast, may_take)
         if shares is None:
             worth = slow if anywhere else [each for each in slow if self._pays(job, each, fast)]
-            shares = self._find(job, worth)
+            shares = self._find(job, worth, may_take)
             if shares is None and worth == slow:
                 self._refused[kind] = workers
         if shares is None:
@@ -186,10 +198,29 @@ class Starting:
         if gpu_types & self._types_for(job):
             waits.waits(_gpus(job), self._times.on_base(job))
 
-    def _find(self, job: TrainingJob, choices: Sequence[tuple[str, ...]]) -> Shares | None:
-        """Nodes for the base on idle GPUs, else on GPUs that flexible workers give up; None: there are
-        none."""
-        for way in (self._servers.place_base, self._taking.make_room):
+    def _may_take(self, job: TrainingJob) -> bool:
+        """Whether the base may take flexible workers.
+
+        A base cannot be taken back, and the median of like jobs says little of how long it will run. If large
+        bases took all flexible workers as soon as nothing shorter waits, the next small ones would find none.
+        """
+        if job.source is not Source.HISTORY and job.remaining_work is not None:
+            return True
+        gpus = _gpus(job)
+        return gpus <= self._small_gpus() or self._room - gpus >= self._kept_for_small
+
+    def _small_gpus(self) -> Amount:
+        """GPUs of the smallest base that waits or runs, at least one: where no job is smaller than a node,
+        nothing is kept from such jobs."""
+        if self._small is None:
+            self._small = max(1, min(map(_gpus, chain(self._waiting, self._running)), default=1))
+        return self._small
+
+    def _find(self, job: TrainingJob, choices: Sequence[tuple[str, ...]], may_take: bool) -> Shares | None:
+        """Nodes for the base on idle GPUs, else on GPUs that flexible workers give up, if it `may_take` them;
+        None: there are none."""
+        ways = (self._servers.place_base, self._taking.make_room)
+        for way in ways if may_take else ways[:1]:
             for gpu_types in choices:
                 shares = way(job, gpu_types)
                 if shares is not None:

@@ -8,6 +8,7 @@ import pytest
 from small_clusters import NOW
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, workers
 
+from flexo.model.measured import Source
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
@@ -179,6 +180,60 @@ def test_flexible_workers_are_taken_back_for_a_base_and_no_more_than_it_needs():
     check_plan(before, plan)
     assert workers(plan, before) == {1: 3, 2: 3}
     assert "job 2" in next(each.why for each in plan.allocations if each.job == JobKey(1))
+
+
+def by_history(job_id: int, size: int, **changes) -> TrainingJob:
+    """A job that waits, and whose running time is the median of like jobs."""
+    return job(job_id, size, **{"remaining_work": 300.0 * size, "source": Source.HISTORY, **changes})
+
+
+def beside_four_flexible(*waiting: TrainingJob) -> Snapshot:
+    """A job of one GPU and four flexible workers on eight GPUs, of which a quarter is for small bases."""
+    grown = job(90, "2-6", {"n": 6}, remaining_work=60_000.0)
+    return snapshot([node("n", 8)], [grown, job(91, 2, {"n": 2}, remaining_work=60_000.0), *waiting])
+
+
+def starts(policy: Lyra, before: Snapshot) -> list[int]:
+    """The numbers of the jobs that start."""
+    plan = planned(policy, before)
+    check_plan(before, plan)
+    return [number for number, size in workers(plan, before).items() if size and number < 90]
+
+
+def test_of_uncertain_bases_only_the_smallest_take_the_last_flexible_workers():
+    """Three would leave one of the two that are kept; two leave two."""
+    assert starts(Lyra(), beside_four_flexible(by_history(1, 3), by_history(2, 1, remaining_work=9e9))) == [2]
+    assert starts(Lyra(small_share=0.0), beside_four_flexible(by_history(1, 3), by_history(2, 1))) == [1, 2]
+    assert starts(Lyra(), beside_four_flexible(by_history(1, 2), by_history(2, 1), by_history(3, 1))) == [
+        1,
+        2,
+        3,
+    ]
+    assert starts(Lyra(), beside_four_flexible(job(1, 3), by_history(2, 1))) == [2]
+
+
+@pytest.mark.parametrize("source", [Source.ORACLE, Source.PROGRESS, Source.TIME_LIMIT])
+def test_a_base_whose_running_time_is_bounded_takes_any_flexible_worker(source: Source):
+    assert starts(Lyra(), beside_four_flexible(by_history(1, 3, source=source), by_history(2, 1))) == [1, 2]
+
+
+def test_a_base_that_has_waited_for_too_long_takes_any_flexible_worker():
+    late = by_history(1, 3, waiting_since=NOW - 2 * 86_400.0)
+    assert starts(Lyra(), beside_four_flexible(late, by_history(2, 1))) == [1, 2]
+
+
+def test_nothing_is_kept_for_small_bases_where_there_are_none():
+    """The smallest that waits or runs has two GPUs, and both that wait have three."""
+    assert starts(Lyra(), beside_four_flexible(by_history(1, 3))) == []
+    running = job(90, "3-7", {"n": 7}, remaining_work=60_000.0)
+    only_large = snapshot([node("n", 8)], [running, by_history(1, 3)])
+    assert starts(Lyra(), only_large) == [1]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_for_small_bases_that_is_none_is_refused(share: float):
+    with pytest.raises(ValueError, match="small_share is from 0 to 1"):
+        Lyra(small_share=share)
 
 
 def test_flexible_workers_are_taken_where_they_save_least():
