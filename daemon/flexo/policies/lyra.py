@@ -76,9 +76,9 @@ class Lyra(Policy):
     """The part of the GPUs for jobs that had waited for so long. While they hold more, no further one goes
     first."""
     small_share: float = 0.25
-    """The part of the GPUs that stays idle or flexible for the smallest bases. A larger base whose running
-    time comes from like jobs, or is not known, takes flexible workers only beyond it. If it has waited for
-    too long, it takes any."""
+    """The part of the GPUs that stays idle or flexible for the smallest bases while not all that wait find
+    room. A larger base whose running time comes from like jobs, or is not known, takes flexible workers only
+    beyond it. If it has waited for too long, it takes any."""
     unknown_running_time_s: float = 86_400.0
     """The running time that is assumed for a base of which nothing is known, so that it may grow. It starts
     last."""

@@ -46,7 +46,7 @@ class Starting:
         self, servers: Servers, taking: Taking, times: RunningTimes, kept_for_small: float = 0.0
     ) -> None:
         """`kept_for_small`: GPUs that stay idle or flexible where a larger base of uncertain running time
-        takes flexible workers."""
+        takes flexible workers, if not all bases that wait find room."""
         self._servers = servers
         self._taking = taking
         self._times = times
@@ -55,6 +55,8 @@ class Starting:
         self._all_types = frozenset(servers.gpu_types)
         self._starts: dict[JobKey, Start] = {}
         self._kept_for_small = kept_for_small
+        self._all_have_room = True
+        """Whether there are GPUs for all bases that wait: then none of them stands in another's way."""
         self._small: Amount | None = None
         """GPUs of the largest base that counts as small; None: nothing has asked yet."""
         self._refused: dict[tuple[Resources, bool, bool, bool, bool], int] = {}
@@ -84,6 +86,7 @@ class Starting:
         `gpus`: of the whole cluster.
         """
         self._waiting, self._running = waiting, running
+        self._all_have_room = total(map(_gpus, waiting)) <= self._room
         overdue = _first(waiting, running, self._times, patience, gpus)
         head = next((job for job in overdue if not self._start(job, anywhere=True)), None)
         kept = None if head is None else self._reserve(head)
@@ -204,7 +207,7 @@ class Starting:
         A base cannot be taken back, and the median of like jobs says little of how long it will run. If large
         bases took all flexible workers as soon as nothing shorter waits, the next small ones would find none.
         """
-        if job.source is not Source.HISTORY and job.remaining_work is not None:
+        if self._all_have_room or (job.source is not Source.HISTORY and job.remaining_work is not None):
             return True
         gpus = _gpus(job)
         return gpus <= self._small_gpus() or self._room - gpus >= self._kept_for_small

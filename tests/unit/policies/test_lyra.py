@@ -188,9 +188,11 @@ def by_history(job_id: int, size: int, **changes) -> TrainingJob:
 
 
 def beside_four_flexible(*waiting: TrainingJob) -> Snapshot:
-    """A job of one GPU and four flexible workers on eight GPUs, of which a quarter is for small bases."""
+    """A job with four flexible workers on eight GPUs, of which a quarter is for small bases. A base of eight
+    waits, too: not all find room."""
     grown = job(90, "2-6", {"n": 6}, remaining_work=60_000.0)
-    return snapshot([node("n", 8)], [grown, job(91, 2, {"n": 2}, remaining_work=60_000.0), *waiting])
+    rigid, waits = job(91, 2, {"n": 2}, remaining_work=60_000.0), by_history(92, 8, remaining_work=9e9)
+    return snapshot([node("n", 8)], [grown, rigid, waits, *waiting])
 
 
 def starts(policy: Lyra, before: Snapshot) -> list[int]:
@@ -226,8 +228,16 @@ def test_nothing_is_kept_for_small_bases_where_there_are_none():
     """The smallest that waits or runs has two GPUs, and both that wait have three."""
     assert starts(Lyra(), beside_four_flexible(by_history(1, 3))) == []
     running = job(90, "3-7", {"n": 7}, remaining_work=60_000.0)
-    only_large = snapshot([node("n", 8)], [running, by_history(1, 3)])
+    waits = by_history(92, 8, remaining_work=9e9)
+    only_large = snapshot([node("n", 8)], [running, waits, by_history(1, 3)])
     assert starts(Lyra(), only_large) == [1]
+
+
+def test_where_all_bases_that_wait_find_room_none_waits_for_the_sake_of_smaller_ones():
+    crowded = beside_four_flexible(by_history(1, 3), by_history(2, 1))
+    calm = replace(crowded, training=tuple(each for each in crowded.training if each.key.job_id != 92))
+    assert starts(Lyra(), crowded) == [2]
+    assert starts(Lyra(), calm) == [1, 2]
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
