@@ -1,4 +1,8 @@
-"""What unit tests share: this folder on the path (for helpers like `traces.py`), a plain log, no process."""
+"""What unit tests share: this folder on the path (for helpers like `traces.py`), a plain log, no process.
+
+They import Horovod's Python files without its native library, as training processes do. This must be said
+before any test imports them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+
+from horovod_elastic.core.c10d import standin
+
+standin.install()
 
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 """Python's audit events of a process that starts."""

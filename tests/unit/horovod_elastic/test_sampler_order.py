@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 import types
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -16,26 +12,20 @@ from hypothesis import strategies as st
 
 from horovod_elastic.worker import hooks, sampler_order
 
-pytest.importorskip("torch.utils.data.distributed")
-HOROVOD = importlib.util.find_spec("horovod")
-if HOROVOD is None or HOROVOD.origin is None:
-    pytest.skip("Horovod is not installed", allow_module_level=True)
-SAMPLER = Path(HOROVOD.origin).parent / "torch" / "elastic" / "sampler.py"
+pytest.importorskip("horovod.torch")
 
 
 class Group:
     """Where a sampler believes itself to be."""
 
     def __init__(self, *, hooked: bool) -> None:
-        spec = importlib.util.spec_from_file_location("sampler", SAMPLER)
+        import importlib.util
+
+        spec = importlib.util.find_spec("horovod.torch.elastic.sampler")
         assert spec is not None
         assert spec.loader is not None
         self.module: Any = importlib.util.module_from_spec(spec)
-        # The file alone: its package needs Horovod's native library, or a stand-in.
-        ranks = types.SimpleNamespace(rank=lambda: 0, size=lambda: 1)
-        packages = dict.fromkeys(("horovod", "horovod.torch"), types.ModuleType("horovod"))
-        with mock.patch.dict(sys.modules, {**packages, "horovod.torch.mpi_ops": ranks}):
-            spec.loader.exec_module(self.module)
+        spec.loader.exec_module(self.module)
         if hooked:
             hooks.patch_sampler(self.module)
         self.go_to(0, 1)
