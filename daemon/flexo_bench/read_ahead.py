@@ -79,7 +79,7 @@ def loop_of(way: str, read_s: float, device: str) -> Iterable[torch.Tensor]:
             data, BATCH, shuffle=True, num_workers=processes, pin_memory=pin
         )
         return rival
-    return ElasticDataset(data, BATCH, device=device if way == AHEAD else None)
+    return ElasticDataset(data, BATCH, device=device if way == AHEAD else None, name="read ahead")
 
 
 def measure(settings: Settings) -> Iterator[Turn]:

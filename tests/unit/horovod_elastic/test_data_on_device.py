@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 from collections import OrderedDict, defaultdict, namedtuple
@@ -37,6 +38,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     return pretended
 
 
+NUMBERS = itertools.count()
+
+
 class Numbers(Dataset):
     """Sample i is i."""
 
@@ -64,7 +68,9 @@ class Failing(Numbers):
 
 
 def dataset(samples: int, **options) -> ElasticDataset:
-    return ElasticDataset(Numbers(samples), 10, device="cuda", **options)
+    # a name of its own: the dataset of the test before may not be gone yet
+    name = f"data {next(NUMBERS)}"
+    return ElasticDataset(Numbers(samples), 10, device="cuda", **{"name": name, **options})
 
 
 def until(holds, what: str) -> None:
@@ -161,7 +167,9 @@ def test_so_it_is_while_workers_come_and_go_and_die(shape, data):
 
 
 def test_what_the_reader_raises_reaches_the_script_in_its_turn(gpu):
-    data = ElasticDataset(Failing(60), 10, shuffle="partitions", partitions=1, prefetch=5, device="cuda")
+    data = ElasticDataset(
+        Failing(60), 10, shuffle="partitions", partitions=1, prefetch=5, device="cuda", name="failing"
+    )
     batches = iter(data)
     seen = [number for _ in range(4) for number in next(batches).tolist()]
     with pytest.raises(KeyError, match="number 47"):
@@ -196,7 +204,7 @@ def test_who_waits_for_a_read_when_the_dataset_goes_does_not_wait_forever():
 def test_in_host_memory_nothing_is_copied():
     before = threading.active_count()
     assert device_ahead("data", None, 2) is device_ahead("data", "cpu", 2) is None
-    data = ElasticDataset(Numbers(40), 10, device="cpu")
+    data = ElasticDataset(Numbers(40), 10, device="cpu", name="in host memory")
     assert sorted(number for numbers in data for number in numbers.tolist()) == list(range(40))
     assert threading.active_count() <= before + 1  # the reader's
 
