@@ -726,8 +726,9 @@ class Controller:
     def _take_given_up(self) -> None:
         given_up = self._overrides.take_given_up()
         if not self._settings.controller.dry_run:
-            for key, grant_id in ((key, each) for key, grants in given_up.items() for each in grants):
-                self._grant_ledger.withdraw(key, grant_id, self._clock(), of_itself=True)
+            for key, grants in given_up.items():
+                for grant_id in grants:
+                    self._grant_ledger.withdraw(key, grant_id, self._clock(), of_itself=True)
 
     def _take_slow_gpus(self, reconciled: ReconciledState, now: float) -> None:
         held = {view.job.key: nodes_of(view.job) for view in self._view.jobs}

@@ -110,9 +110,8 @@ class _UnderWay:
 def present() -> Communicator:
     """Horovod's ranks, if the script has imported and initialised Horovod; otherwise this process alone."""
     hvd = sys.modules.get("horovod.torch")
-    is_initialized = getattr(
-        hvd, "is_initialized", None
-    )  # Horovod's Python files alone have no such function
+    # Horovod's Python files alone have no such function
+    is_initialized = getattr(hvd, "is_initialized", None)
     return OverHorovod(hvd) if is_initialized is not None and is_initialized() else Alone()
 
 

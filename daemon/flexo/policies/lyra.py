@@ -36,14 +36,14 @@ class Lyra(Policy):
     Phase 1 starts bases, the one with the shortest running time first, as far as there is capacity. GPUs of
     flexible workers count as capacity, and are taken back for bases. A base that does not fit is passed over.
     Once it has waited for too long, it goes first, and room is kept for it as EASY backfilling does. A large
-    base whose running time is uncertain leaves some flexible workers to small bases. A job that is not
-    elastic is all base. A running base is never taken. Phase 2 shares the remaining GPUs among
-    all elastic jobs: a multiple-choice knapsack, whose values are the running time saved. The cost of a
-    change is subtracted from its value, so that nothing changes without a larger gain.
+    base whose running time is uncertain leaves some flexible workers to small bases, while not all that wait
+    find room. A job that is not elastic is all base. A running base is never taken. Phase 2 shares the
+    remaining GPUs among all elastic jobs: a multiple-choice knapsack, whose values are the running time
+    saved. The cost of a change is subtracted from its value, so that nothing changes without a larger gain.
 
     The slides leave four things open. A base that does not fit, and one whose running time is uncertain, are
-    treated as described above. A resize pays
-    by the rule of Amoeba, section 3.2. Running times come from `TrainingJob.source`.
+    treated as described above. A resize pays by the rule of Amoeba, section 3.2. Running times come from
+    `TrainingJob.source`.
     """
 
     name: ClassVar[str] = "lyra"
