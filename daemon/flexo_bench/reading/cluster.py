@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from flexo_bench.scale.cluster import row_of_free_ports
+from flexo_bench.scale.cluster import own_host, row_of_free_ports, shared_settings
 from flexo_lab import accounting
 from flexo_lab.bringup import make_folders, start_munged
 from flexo_lab.controller import node_states, start_slurmctld
@@ -31,7 +30,7 @@ from flexo_lab.ports import free_ports
 from flexo_lab.processes import belonging_to, kill, start_daemonizing
 from flexo_lab.record import Ports, Record
 from flexo_lab.requirements import installed_release, program, require
-from flexo_lab.slurm_files import ON_ONE_MACHINE, cluster_name
+from flexo_lab.slurm_files import cluster_name
 from flexo_lab.spec import LabSpec, Profile
 from flexo_lab.teardown import take_down
 
@@ -192,7 +191,7 @@ def _write_files(lab: Lab, nodes: int, first_port: int) -> None:
 def _node(names: str, model: Model, ports: str) -> str:
     gpus = ",".join(f"gpu:{kind}:{count}" for kind, count in model.gpus)
     return (
-        f"NodeName={names} NodeHostname={_host()} NodeAddr=127.0.0.1 Port={ports} {model.hardware}"
+        f"NodeName={names} NodeHostname={own_host()} NodeAddr=127.0.0.1 Port={ports} {model.hardware}"
         f"{f' Gres={gpus}' if gpus else ''}\n"
     )
 
@@ -206,29 +205,8 @@ def _gres(layout: Layout, names: str, model: Model) -> str:
     return "".join(lines)
 
 
-def _host() -> str:
-    return socket.gethostname().split(".")[0]
-
-
 def _common(lab: Lab) -> str:
-    """The settings that slurmctld and every slurmd share."""
-    layout = lab.layout
-    return textwrap.dedent(f"""\
-        ClusterName={cluster_name(lab.spec)}
-        SlurmctldHost={_host()}(127.0.0.1)
-        SlurmctldPort={lab.ports.slurmctld}
-        SlurmUser=slurm
-        SlurmdUser=root
-        AuthType=auth/munge
-        AuthInfo=socket={layout.munge_socket}
-        CredType=cred/munge
-        DebugFlags=NO_CONF_HASH
-        TreeWidth=65533
-        SlurmdSpoolDir={layout.spool}/%n
-        SlurmdPidFile={layout.spool}/%n.pid
-        SlurmdLogFile={layout.logs}/slurmd.log
-        SlurmdDebug=error
-    """) + textwrap.dedent(ON_ONE_MACHINE)
+    return shared_settings(lab, cluster_name(lab.spec))
 
 
 def _of_slurmctld(lab: Lab) -> str:

@@ -158,7 +158,7 @@ def _start_slurmd(lab: Lab, number: int) -> None:
 
 
 def _node(names: str, ports: str) -> str:
-    host = socket.gethostname().split(".")[0]
+    host = own_host()
     return (
         f"NodeName={names} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports} "
         f"CPUs={CPUS} RealMemory={CPUS * MEMORY_PER_CPU_MIB} Gres=gpu:{GPUS}\n"
@@ -171,10 +171,16 @@ def _common(lab: Lab) -> str:
     A thousand satellites that end at once take minutes on one machine. UnkillableStepTimeout prevents that
     nodes are drained for it.
     """
-    layout, host = lab.layout, socket.gethostname().split(".")[0]
+    return shared_settings(lab, "flexo_scale") + "UnkillableStepTimeout=1800\n"
+
+
+def shared_settings(lab: Lab, name: str) -> str:
+    """The settings that slurmctld and every slurmd share, where all nodes are on this machine. `name`: the
+    cluster's."""
+    layout = lab.layout
     return textwrap.dedent(f"""\
-        ClusterName=flexo_scale
-        SlurmctldHost={host}(127.0.0.1)
+        ClusterName={name}
+        SlurmctldHost={own_host()}(127.0.0.1)
         SlurmctldPort={lab.ports.slurmctld}
         SlurmUser=slurm
         SlurmdUser=root
@@ -187,8 +193,12 @@ def _common(lab: Lab) -> str:
         SlurmdPidFile={layout.spool}/%n.pid
         SlurmdLogFile={layout.logs}/slurmd.log
         SlurmdDebug=error
-        UnkillableStepTimeout=1800
     """) + textwrap.dedent(ON_ONE_MACHINE)
+
+
+def own_host() -> str:
+    """This machine's name, as slurm.conf has it."""
+    return socket.gethostname().split(".")[0]
 
 
 def _of_slurmctld(layout: Layout) -> str:
