@@ -235,7 +235,7 @@ def all_sum(me: Me, value: float) -> float:
     return float(me.hvd.allreduce(me.torch.tensor([value]), op=me.hvd.Sum, name="all_sum").item())
 
 
-def make_model(me: Me, seed: int) -> None:
+def make_model(me: Me, seed: int, device: str = "cpu") -> None:
     """Make a model with batch normalisation, and Horovod's optimizer around SGD with momentum.
 
     A process without a generation becomes one of its own.
@@ -247,6 +247,7 @@ def make_model(me: Me, seed: int) -> None:
     model = layers.Sequential(
         layers.Linear(10, 30), layers.BatchNorm1d(30), layers.ReLU(), layers.Linear(30, 3)
     )
+    model.to(device)
     plain = me.torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     me.kept["model"] = model
     me.kept["optimizer"] = me.hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
@@ -256,7 +257,8 @@ def train(me: Me, batches: int) -> str:
     """Train on batches that differ between ranks. Returns a digest of the parameters, which must be equal."""
     for _ in range(batches):
         me.kept["optimizer"].zero_grad()
-        loss = me.kept["model"](me.torch.randn(8, 10)).square().mean()
+        batch = me.torch.randn(8, 10).to(next(me.kept["model"].parameters()).device)
+        loss = me.kept["model"](batch).square().mean()
         loss.backward()
         me.kept["optimizer"].step()
     return parameters(me)
@@ -266,7 +268,7 @@ def parameters(me: Me) -> str:
     """A digest of the parameters, bit for bit."""
     digest = hashlib.sha256()
     for value in me.kept["model"].parameters():
-        digest.update(value.detach().numpy().tobytes())
+        digest.update(value.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -79,7 +79,9 @@ class Communicator:
         self.waited_s = 0.0
         """Seconds that threads have waited for works, in all."""
         self._timeline = timeline
-        self._gpu_before = None if before is None else before.gpu()
+        self.gpu: torch.device | None = None
+        """The GPU of this rank's tensors if NCCL is used for them, otherwise None."""
+        self._gpu_before = None if before is None else before.gpu
         self._client_before = None if before is None else before._client
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
@@ -171,7 +173,8 @@ class Communicator:
                 raise RuntimeError(self._broken)
         for number, members in self._sets.items():
             groups.build(number, members)
-        groups.connect_gpus(GLOBAL_SET, self._gpu_before)
+        if not choice.sums_by_service():
+            groups.connect_gpus(GLOBAL_SET, self._gpu_before)
         client = None
         if self.place.size > 1 and choice.sums_by_service():
             client = service.connected(self.place, self._store, self.is_broken, self._sums_failed, before)
@@ -242,11 +245,6 @@ class Communicator:
         """The ranks of each process set, in ascending order, by the set's number."""
         with self._lock:
             return dict(self._sets)
-
-    def gpu(self) -> torch.device | None:
-        """The GPU of this rank's tensors if NCCL is used for them, otherwise None. Any thread may call it."""
-        collectives = self._collectives
-        return None if collectives is None else collectives.gpu
 
     def transport(self) -> TensorTransport | None:
         """The transport between the members; None if there is only one."""
@@ -383,6 +381,7 @@ class Communicator:
         else:
             assert self._collectives is not None
             self._collectives.carry_out(response, works)
+            self.gpu = self._collectives.gpu or self.gpu
         for work in works:
             if work is not None:
                 work.result = response.result

@@ -19,8 +19,10 @@ read. If a stranger has taken a member's place, the group is not built.
 A connection that is still being established to a machine that does not answer at all cannot be broken. A
 build that hangs there ends at its timeout. So does a build whose store does not give up.
 
-NCCL's groups are made for the first tensor on a GPU. If the previous generation had such tensors, the groups
-are connected before the switch. Then the first step after the switch does not wait for the connections.
+NCCL's groups are made and connected for the first tensor on a GPU. If the previous generation had such
+tensors, this is done before the switch. Then the first step after the switch does not wait for it. While NCCL
+connects, nothing interrupts it, abort() neither (seen with NCCL 2.28.9 of PyTorch 2.11): it waits until all
+members have come or have died. So it connects in a thread of its own, for which nobody waits after a break.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ import socket
 import struct
 import threading
 from collections import Counter
+from concurrent import futures
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from horovod_elastic import threads
 from horovod_elastic.core import connections
 from horovod_elastic.core.c10d import torchs_own
 from horovod_elastic.core.connections import Endpoint
@@ -47,6 +52,8 @@ TRIES = 3
 """The number of attempts to make a listening socket that can be identified."""
 _ON_GPUS, _IN_MEMORY = b"on GPUs", b"in memory"
 _PROOF_BYTES = 32
+LOOK_S = 0.05
+"""Seconds between two looks at whether a group that NCCL connects was broken."""
 KNOCK_S = 1.0
 """Timeout in seconds of a connection to this process's own Gloo. Gloo accepts at once, unless its thread is
 stopped."""
@@ -113,14 +120,32 @@ class Groups:
     def nccl(self, process_set: int, device: torch.device) -> Any:
         """The set's ProcessGroupNCCL for this GPU. The first call makes it, by all members at the same time.
 
-        The group connects its members in the first collective, unless connect_gpus() has done so before.
+        Raises RuntimeError if the members cannot be connected, and soon after break_connections().
         """
         with self._lock:  # so that the group is broken with the others, or not made
             self.check_whole()
             key = (process_set, device)
-            if key not in self._nccl:
-                self._nccl[key] = self._new_nccl(process_set)
-            return self._nccl[key]
+            if key in self._nccl:
+                return self._nccl[key]
+            group = self._nccl[key] = self._new_nccl(process_set)
+        self._connect(group, device)
+        return group
+
+    def _connect(self, group: Any, device: torch.device) -> None:
+        """Connect the members' GPUs. Raises RuntimeError if that fails, and soon after a break."""
+        connected: Future[None] = Future()
+
+        def connect() -> None:
+            group.eager_connect_single_device(device)
+            if self._broken:  # too late: nobody waits any more
+                group.abort()
+            connected.set_result(None)
+
+        threads.start(connect, name="nccl", failed=connected.set_exception)
+        while not futures.wait([connected], LOOK_S).done and not self._broken:
+            pass
+        self.check_whole()
+        connected.result()
 
     def connect_gpus(self, process_set: int, gpu: torch.device | None) -> None:
         """Connect the set's GPUs, together with all its members, if the first member has a `gpu` in use.
@@ -140,8 +165,7 @@ class Groups:
         else:
             gpu = None
         if gpu is not None:
-            self.nccl(process_set, gpu).eager_connect_single_device(gpu)
-            self.check_whole()
+            self.nccl(process_set, gpu)
 
     def break_connections(self) -> None:
         """Make all collectives and builds fail soon, here and at the peers. Any thread may call it."""
