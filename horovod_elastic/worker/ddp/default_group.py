@@ -68,6 +68,12 @@ class DefaultGroup(ElasticGroup):
         for each in self._followers:
             each.enter(communicator)
 
+    def wait_for_gpu(self) -> None:
+        """See ElasticGroup.wait_for_gpu."""
+        super().wait_for_gpu()
+        for each in self._followers:
+            each.wait_for_gpu()
+
     def is_told(self, rank: int, size: int) -> None:
         """See ElasticGroup.is_told."""
         super().is_told(rank, size)
@@ -164,7 +170,7 @@ class WholeGroup(Follower):
         self._inside = None
 
     def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
-        self._communicator, self._inside, self._on_gpus = communicator, None, False
+        self._communicator, self._inside, self._gpu = communicator, None, None
 
     def _carry(
         self, name: str, tensors: Sequence[torch.Tensor], alone: Callable[[], None], *given: Any

@@ -45,7 +45,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._sums: Sums | None = None
-        self._on_gpus = False
+        self._gpu: torch.device | None = None
+        """The GPU whose tensors NCCL carries; None if there were none in this generation."""
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
         self.gone: frozenset[int] = frozenset()
@@ -76,7 +77,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._enter(communicator, communicator.place.rank, communicator.place.size)
 
     def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
-        self._communicator, self._inside, self._on_gpus = communicator, None, False
+        self._communicator, self._inside, self._gpu = communicator, None, None
         self.gone = frozenset()
         self._sums = communicator.sums(SUMS_AT_ONCE) if self._members == GLOBAL_SET else None
         if size == 1:
@@ -143,7 +144,24 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
     @property
     def is_on_gpus(self) -> bool:
         """Whether tensors on GPUs go from GPU to GPU."""
-        return self._on_gpus
+        return self._gpu is not None
+
+    def wait_for_gpu(self) -> None:
+        """Wait until this worker's GPU has done what is queued, and note if the generation is broken then.
+
+        NCCL reports no failure. Where a member has died, the GPU goes on once the group is ended, with
+        whatever is in the tensors.
+        """
+        try:
+            self._check_gpu()
+        except RuntimeError as error:
+            self.note_failure(error)
+
+    def _check_gpu(self) -> None:
+        """Wait for the GPU. Raises RuntimeError if the generation is broken afterwards."""
+        if self._gpu is not None and self._communicator is not None:
+            torch.cuda.current_stream(self._gpu).synchronize()
+            self._communicator.groups().check_whole()
 
     @property
     def of_alike(self) -> ElasticGroup:
@@ -345,7 +363,7 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _group_for(self, tensor: torch.Tensor | None) -> Any:
         """The group inside, able to carry a tensor on that device."""
-        if tensor is not None and tensor.is_cuda and not self._on_gpus:
+        if tensor is not None and tensor.is_cuda and self._gpu is None:
             assert self._communicator is not None
             groups = self._communicator.groups()
             # NCCL refuses ranks that share a GPU, and does not notice a rank that dies.
@@ -353,8 +371,14 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
                 torchs_own.add_backend(self._inside, "cuda", "gloo", groups.gloo(self._members))
                 return self._inside
             torchs_own.add_backend(self._inside, "cuda", "nccl", groups.nccl(self._members, tensor.device))
-            self._on_gpus = True
+            self._gpu = tensor.device
+            self._communicator.gpu = tensor.device
         return self._inside
+
+    def _note_gpu(self, tensor: torch.Tensor) -> None:
+        """Have the next generation connect this GPU before it begins, if this worker is alone so far."""
+        if tensor.is_cuda and not self.adds_in_order and self._communicator is not None:
+            self._communicator.gpu = tensor.device
 
     def _begin(self, name: str, tensors: Sequence[torch.Tensor], given: Sequence[Any]) -> Any:
         """Begin a collective of the group inside. Raises RuntimeError."""
@@ -363,7 +387,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
             return Done(list(tensors))
         if self._sums is not None and (begun := self._begin_sum(self._sums, name, tensors, given)):
             return begun
-        return getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+        work = getattr(self._group_for(tensors[0] if tensors else None), name)(*given)
+        # NCCL returns none for what the script asks for at once: its kernels are in the script's own stream.
+        return Done(list(tensors)) if work is None else work
 
     def _begin_sum(self, sums: Sums, name: str, tensors: Sequence[torch.Tensor], given: Sequence[Any]) -> Any:
         """Begin a collective that Aggregators can make; None if they cannot. Raises RuntimeError."""
@@ -424,12 +450,13 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         except RuntimeError as error:
             failed(error)
             return Done(list(tensors))
-        return Guarded(work, failed)
+        return Guarded(work, failed, self._check_gpu)
 
     def _reduce_gradients(self, tensors: list[torch.Tensor], *options: Any) -> Any:
         """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody."""
         self.reductions += 1
         if self.muted or self._inside is None:
+            self._note_gpu(tensors[0])
             return Done(tensors)
         if self.weight != 1.0 and tensors[0].is_floating_point():
             tensors[0].mul_(self.weight)

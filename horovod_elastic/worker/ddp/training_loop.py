@@ -304,6 +304,7 @@ class TrainingLoop:
             self.variables.first_step()
         self._counts_call(optimizer)
         self._begins_step()
+        self.group.wait_for_gpu()
         if self._must_recover():
             self._recover()
         if self._stage is not Stage.CATCHING_UP:

@@ -93,12 +93,18 @@ class ByAggregators(dist.Work):  # type: ignore[misc]
 
 
 class Guarded(dist.Work):  # type: ignore[misc]
-    """A collective of the script whose failure the script does not hear of."""
+    """A collective of the script whose failure the script does not hear of.
 
-    def __init__(self, work: Any, failed: Callable[[RuntimeError], None]) -> None:
+    `check`: called after waiting for the work. Raises RuntimeError if the work has failed without an error.
+    """
+
+    def __init__(
+        self, work: Any, failed: Callable[[RuntimeError], None], check: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self._work = work
         self._failed = failed
+        self._check = check
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for its end."""
@@ -107,6 +113,7 @@ class Guarded(dist.Work):  # type: ignore[misc]
                 self._work.wait()
             else:
                 self._work.wait(timeout)
+            self._check()
         except RuntimeError as error:
             self._failed(error)
         return True

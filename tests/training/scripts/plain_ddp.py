@@ -35,14 +35,18 @@ def main():
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--stranger", action="store_true", help="rank 2 has one more collective")
+    parser.add_argument("--device", default="cpu", help="cuda: all workers share one GPU")
     parser.add_argument("--resume", action="store_true", help="from the last checkpoint, if there is one")
     options = parser.parse_args()
 
-    dist.init_process_group("gloo")
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        os.environ["NCCL_HOSTID"] = str(os.getpid())  # else NCCL refuses workers that share a GPU
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
-    model = DistributedDataParallel(layers)
+    model = DistributedDataParallel(layers.to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99)
     data = Points(options.samples)
@@ -72,7 +76,7 @@ def main():
             optimizer.zero_grad()
             if options.stranger and rank > 1:
                 dist.all_reduce(torch.zeros(3))
-            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss = nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
             loss.backward()
             optimizer.step()
             scheduler.step()
@@ -83,11 +87,12 @@ def main():
             time.sleep(options.sleep)
         model.eval()
         with torch.no_grad():
-            right = torch.tensor([0, 0])
+            right = torch.tensor([0, 0], device=device)
             for inputs, targets, _ in check:
-                right += torch.tensor([int((model(inputs).argmax(1) == targets).sum()), len(targets)])
+                found = model(inputs.to(device)).argmax(1).cpu()
+                right += torch.tensor([int((found == targets).sum()), len(targets)], device=device)
             dist.all_reduce(right)
-            stop = torch.tensor(float(Path(options.log_dir, "stop").exists()))
+            stop = torch.tensor(float(Path(options.log_dir, "stop").exists()), device=device)
             dist.all_reduce(stop)
         tell("epoch", epoch=epoch, accuracy=right[0].item() / right[1].item())
         if rank == 0:
