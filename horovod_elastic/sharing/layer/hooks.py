@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -244,16 +245,10 @@ def _tensors(result: Any) -> list[Any]:
     return [each for each in result if isinstance(each, torch.Tensor)]
 
 
-_pools: list[universal.UniversalMemory] = []
-
-
 def _universal_memory() -> None:
     """Have allocations that fail go to the host's memory. A job without it can be told that the GPU is
     full.
     """
-    if _pools or not torchs_own.cuda_is_in_use():
-        return
-    try:
-        _pools.append(universal.UniversalMemory(UNIVERSAL_BLOCKS))
-    except (universal.NoUniversalMemory, RuntimeError):
-        return
+    if torchs_own.cuda_is_in_use():
+        with contextlib.suppress(universal.NoUniversalMemory, RuntimeError):
+            universal.hold(UNIVERSAL_BLOCKS)

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from horovod_elastic.sharing import relocation
+from horovod_elastic.sharing.layer import universal
 
 CONTEXT = 600 << 20
 """Bytes that a CUDA context is taken to hold besides PyTorch's memory. They never shrink."""
@@ -45,16 +46,17 @@ class Cuda:
 
     def used(self) -> int:
         """What PyTorch reserved, and the context."""
-        return int(torch.cuda.memory_reserved()) + CONTEXT
+        return int(torch.cuda.memory_reserved()) - universal.pinned() + CONTEXT
 
     def peak(self) -> int:
         """The most that PyTorch reserved, and the context."""
-        return int(torch.cuda.max_memory_reserved()) + CONTEXT
+        return int(torch.cuda.max_memory_reserved()) - universal.pinned() + CONTEXT
 
     def limit(self, limit: int) -> None:
         """Lower or raise the fraction of the memory that PyTorch may reserve."""
         physical = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, (limit - CONTEXT) / physical)))
+        counted = limit - CONTEXT + universal.pinned()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, counted / physical)))
 
     def trim(self) -> None:
         """Empty the cache of PyTorch's allocator."""

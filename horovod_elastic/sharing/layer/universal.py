@@ -2,8 +2,8 @@
 fail.
 
 AntMan (OSDI'20, section 3.2) has it in TensorFlow's allocator. Here it is a memory pool of PyTorch
-(torch.cuda.MemPool with use_on_oom) over a small library, which is compiled once per user. No GPU has
-run this yet.
+(torch.cuda.MemPool with use_on_oom) over a small library, which is compiled once per user. PyTorch takes only
+what is in the pool already, and counts it as memory of the GPU (2.11, on an H100).
 """
 
 from __future__ import annotations
@@ -57,10 +57,25 @@ def _without_the_layer() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("FLEXO_SHARING_")}
 
 
+_held: list[UniversalMemory] = []
+
+
+def hold(blocks: tuple[int, ...], cache: Path | None = None) -> None:
+    """Have a pool of these blocks, in bytes, in this process from now on. Raises NoUniversalMemory."""
+    if not _held:
+        _held.append(UniversalMemory(blocks, cache))
+
+
+def pinned() -> int:
+    """Bytes of the pool, which PyTorch counts as memory of the GPU."""
+    return sum(each.size for each in _held)
+
+
 class UniversalMemory:
     """The pool of one process, used only where an allocation on the GPU would fail."""
 
     def __init__(self, blocks: tuple[int, ...] = (), cache: Path | None = None) -> None:
+        self.size = sum(blocks)
         if "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get(
             "PYTORCH_ALLOC_CONF", ""
         ):
