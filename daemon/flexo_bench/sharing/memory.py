@@ -1,7 +1,4 @@
-"""How fast an opportunistic job gives 16 GB of cache back, and how fast it grows by 16 GB (AntMan, 3.2).
-
-Written without a GPU, and never run on one.
-"""
+"""How fast an opportunistic job gives 16 GB of cache back, and how fast it grows by 16 GB (AntMan, 3.2)."""
 
 from __future__ import annotations
 

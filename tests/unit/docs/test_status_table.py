@@ -58,6 +58,10 @@ def test_the_releases_are_those_that_tests_run_on() -> None:
     assert f"[{', '.join(map(str, TESTED))}]" in rows()["Slurm"].tested
 
 
-def test_what_never_ran_on_a_gpu_is_not_called_tested() -> None:
-    """NCCL needs GPUs: as long as its row names stand-ins only, no other row may claim it."""
-    assert all("NCCL" not in row.tested and "real GPUs" not in row.tested for row in rows().values())
+def test_what_is_tested_on_gpus_says_on_how_many_and_leads_to_what_was_seen() -> None:
+    """One GPU for ten minutes: as long as that is all, no row may claim more."""
+    on_gpus = [row for row in rows().values() if re.search("NCCL|H100|real GPUs", row.tested)]
+    assert [row.what for row in on_gpus] == ["GPUs", "Collectives"]
+    for row in on_gpus:
+        assert re.search(r"\[one (GPU|H100)\]\(docs/evidence/gpu\.md\)", row.tested)
+        assert "several GPUs" in row.designed
