@@ -120,9 +120,10 @@ Options for scripts of torch.distributed:
     --reproducible[=V]  the same bits whatever the resizes: the script always runs as V processes (virtual
                         workers), and a GPU carries several of them while the job has fewer than V GPUs.
                         Without =V, as many as the job's maximum
-Option for Horovod scripts:
-    --epochs=N          how many epochs the script trains. Where its elastic state has an `epoch`, flexod then
-                        knows how far it is, and policies go by that instead of the time limit
+Option for all scripts:
+    --epochs=N          how many epochs the script trains. flexod then knows how far it is, by the passes over
+                        its training DataLoader or the `epoch` in its Horovod state. Policies go by that
+                        instead of the time limit
 
 flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
 

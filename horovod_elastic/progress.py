@@ -1,7 +1,8 @@
-"""A script's progress: the epoch in its state, out of the number of epochs that its user declared.
+"""A script's progress: the epochs that it has done, out of the number of epochs that its user declared.
 
-Horovod's elastic scripts keep `epoch` in their state, so that a restored state goes on at that epoch. Only
-the user knows the number of epochs (`flexo run --epochs`). Policies use the progress; training does not.
+Horovod's elastic scripts keep `epoch` in their state, so that a restored state goes on at that epoch. In
+scripts of torch.distributed, passes over the training loader count. Only the user knows the number of epochs
+(`flexo run --epochs`). Policies use the progress; training does not.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ def declare(text: str) -> None:
 
 def of(state: object) -> float:
     """The part of the declared epochs that `state` has done, 0 to 1; 0 if it is not known."""
-    declared = os.environ.get(EPOCHS_VARIABLE, "")
     epoch = getattr(state, "epoch", None)
-    if not declared.isdigit() or int(declared) < 1 or isinstance(epoch, bool):
+    if isinstance(epoch, bool) or not isinstance(epoch, int | float) or not math.isfinite(epoch):
         return 0.0
-    if not isinstance(epoch, int | float) or not math.isfinite(epoch):
+    return of_epochs(epoch)
+
+
+def of_epochs(done: float) -> float:
+    """The part of the declared epochs that `done` epochs are, 0 to 1; 0 if none are declared."""
+    declared = os.environ.get(EPOCHS_VARIABLE, "")
+    if not declared.isdigit() or int(declared) < 1:
         return 0.0
-    return min(1.0, max(0.0, epoch / int(declared)))
+    return min(1.0, max(0.0, done / int(declared)))

@@ -27,7 +27,8 @@ def launch(script: str, *arguments: str, options: Sequence[str] = ()) -> str:
 
 @pytest.mark.parametrize("core", [TORCH, SERVICE])
 def test_it_grows_and_makes_room(submit: Submit, alone: Lab, core: str) -> None:
-    run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1", options=[f"--core={core}"])
+    options = [f"--core={core}", "--epochs=30"]
+    run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1", options=options)
     job = submit("plain_ddp.py", elastic="1-4", launch=run)
     job.wait_until(
         "four workers", lambda: 4 in {each["size"] for each in job.events("step") if each["world"]}
@@ -41,7 +42,17 @@ def test_it_grows_and_makes_room(submit: Submit, alone: Lab, core: str) -> None:
     assert "all-reduce" not in job.output(), "Aggregators have made the sums, if they were to"
     why = alone.run(["flexo", "why", str(job.job_id)]).stdout
     assert str(job.job_id) in why
+    job.wait_until("an epoch", lambda: max(each["epoch"] for each in job.events("step")) > 0)
+    begun = max(each["epoch"] for each in job.events("step"))
+    job.wait_until("its progress", lambda: 30 * progress(alone, job.job_id) > begun)
+    assert 30 * progress(alone, job.job_id) <= 1 + max(each["epoch"] for each in job.events("step"))
     job.cancel()
+
+
+def progress(lab: Lab, job_id: int) -> float:
+    """The part of its epochs that the job has done, as flexod says."""
+    jobs = json.loads(lab.run(["flexo", "jobs", "--json"]).stdout)["jobs"]
+    return next(float(job["progress"] or 0) for job in jobs if job["job_id"] == job_id)
 
 
 def check_checkpoint(path: Path, lab: Lab, job_id: str) -> None:

@@ -120,6 +120,11 @@ class Iteration:
         says_epoch = self._source is not None and self._source.says_epoch
         return ordinal // MOST_OF_EPOCH if says_epoch else ordinal
 
+    def epochs(self) -> float:
+        """The epochs that steps that count have used, with a part of the present one."""
+        used, whole = (self.given, self._length()) if self._deal is None else (self.start, self._deal.samples)
+        return self.epoch_of(self.place) + min(1.0, used / max(whole, 1))
+
     def obstacle(self) -> str:
         """Why the loader's batches cannot be dealt out anew; "" if they can."""
         from torch.utils.data import IterableDataset

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from flexo_protos.v1 import workers_pb2
-from horovod_elastic import checkpoints, declared
+from horovod_elastic import checkpoints, declared, progress
 from horovod_elastic.checkpoints import CheckpointError, CheckpointInfo
 from horovod_elastic.trace import say
 from horovod_elastic.worker import checkpoint_task, left_out, parking
@@ -325,7 +325,12 @@ class TrainingLoop:
             if is_first and (obstacle := self._last.obstacle()):
                 self.keep_size(obstacle)
         if self._stage is not Stage.WARMING:
-            self._session.committed()
+            self._session.committed(self._progress())
+
+    def _progress(self) -> float:
+        """The part of the declared epochs that is done; 0 where no single training loader tells."""
+        last = self._last_training
+        return 0.0 if last is None or self._phases > 1 else progress.of_epochs(last.epochs())
 
     def _begins_step(self) -> None:
         """Note that the batches so far are trained with."""

@@ -1,4 +1,4 @@
-"""How far a script is, from its state's epoch and the epochs that its user declared."""
+"""How far a script is, from the epochs that it has done and those that its user declared."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ from horovod_elastic import launcher, progress
 def test_the_part_that_is_done_is_the_epoch_among_those_declared(monkeypatch, declared, state, part):
     monkeypatch.setenv(progress.EPOCHS_VARIABLE, declared)
     assert progress.of(state) == pytest.approx(part)
+
+
+@pytest.mark.parametrize(
+    ("declared", "done", "part"), [("10", 4.5, 0.45), ("10", 12.0, 1.0), ("", 4.5, 0.0), ("0", 4.5, 0.0)]
+)
+def test_passes_over_the_training_loader_count_as_epochs(monkeypatch, declared, done, part):
+    monkeypatch.setenv(progress.EPOCHS_VARIABLE, declared)
+    assert progress.of_epochs(done) == pytest.approx(part)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "ninety", "1.5", "\u0663"])
