@@ -99,9 +99,10 @@ def measure(lab: Lab, folder: Path, tell: Tell) -> Samples:
     """Measure all delays on a lab whose flexod runs `greedy`. Raises LabRunFailed."""
     samples, gpus = Samples(), lab.spec.nodes * lab.spec.gpus_per_node
     _ordinary(lab, gpus, folder / "ordinary", samples)
-    for least in (1, 2):
-        _short(lab, least, folder / f"short{least}", samples)
-    _resized(lab, folder, samples)
+    for ddp in (False, True):
+        for least in (1, 2):
+            _short(lab, least, folder / f"short{least}{ddp}", samples, ddp=ddp)
+        _resized(lab, folder / f"resized{ddp}", samples, ddp=ddp)
     tell(
         f"calibration: start {samples.submit[0]:.1f} s, turnover {samples.free[0]:.1f} s,"
         f" boot {samples.boot[1][0]:.1f} s, end {samples.end[0]:.1f} s,"
@@ -142,9 +143,9 @@ def _ordinary(lab: Lab, gpus: int, folder: Path, samples: Samples) -> None:
     samples.free.append(_began(jobs[1]) - _ended(jobs[0]))
 
 
-def _short(lab: Lab, least: int, folder: Path, samples: Samples) -> None:
+def _short(lab: Lab, least: int, folder: Path, samples: Samples, *, ddp: bool) -> None:
     """Run an elastic job that ends before it can grow."""
-    job = submit(lab, Job(1, 0.0, least, least + 1, _SHORT_EPOCHS, 0.0), folder)
+    job = submit(lab, Job(1, 0.0, least, least + 1, _SHORT_EPOCHS, 0.0, ddp=ddp), folder)
     wait_for_ends([job], BOUND_S)
     lines = job.log().lines
     samples.submit.append(_began(job) - job.at)
@@ -152,9 +153,9 @@ def _short(lab: Lab, least: int, folder: Path, samples: Samples) -> None:
     samples.end.append(_ended(job) - lines[-1].at)
 
 
-def _resized(lab: Lab, folder: Path, samples: Samples) -> None:
+def _resized(lab: Lab, folder: Path, samples: Samples, *, ddp: bool) -> None:
     """Run a job that grows by `flexo scale`, and at the end gives way to another job."""
-    job = submit(lab, endless(1, SIZES[0], SIZES[-1]), folder / "resized")
+    job = submit(lab, endless(1, SIZES[0], SIZES[-1], ddp=ddp), folder / "resized")
     asked_at = _scale(lab, job, SIZES[0])
     _settle(job, SIZES[0], asked_at)
     _take_steps(job, SIZES[0], asked_at, samples)

@@ -15,7 +15,7 @@ from flexo_simulation.engine import simulate
 from flexo_simulation.records import JobRecord
 from flexo_simulation.scenario import Scenario
 
-GOAL = 0.10
+GOAL = 0.05
 """Largest allowed difference of mean JCT and of makespan."""
 
 

@@ -15,7 +15,7 @@ from flexo_bench.fidelity.workload import EPOCH, SLOWER, STEP_S, Job
 from flexo_lab import Lab
 from flexo_lab.slurm_files import BORROWED_PARTITION
 
-SCRIPT = Path(__file__).resolve().parent / "train.py"
+SCRIPT, DDP_SCRIPT = (Path(__file__).resolve().parent / name for name in ("train.py", "train_ddp.py"))
 TRACE = "trace"
 """Name of the file with the trace of a job's leader, in the job's folder."""
 _POLL_S = 0.25
@@ -120,12 +120,14 @@ def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
 def _script(job: Job, folder: Path) -> str:
     """The batch script. A fungible job is slower on a lent server, and may be stopped and requeued there."""
     here = Path(sys.executable).parent
+    # DDP's program does all of its work in one pass over its samples, which is one epoch.
+    script, epochs = (DDP_SCRIPT, 1) if job.ddp else (SCRIPT, job.epochs)
     train = (
-        f"{shlex.join([sys.executable, str(SCRIPT)])} --log-dir {folder}"
+        f"{shlex.join([sys.executable, str(script)])} --log-dir {folder}"
         f" --epochs {job.epochs} --batches {EPOCH} --step-seconds $step --slower {SLOWER}"
     )
     command = (
-        f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={job.epochs} {train}"
+        f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={epochs} {train}"
         if job.elastic
         else "sleep $seconds"
     )
@@ -160,9 +162,9 @@ def wait_for_ends(jobs: Iterable[Submitted], limit_s: float) -> None:
     wait_for("all jobs have ended", limit_s, ended)
 
 
-def endless(number: int, least: int, most: int) -> Job:
-    """A job that trains until it is cancelled."""
-    return Job(number, 0.0, least, most, 100_000, math.nan)
+def endless(number: int, least: int, most: int, *, ddp: bool = False) -> Job:
+    """A job that trains until it is cancelled. DDP's program has a list of its samples, not too long."""
+    return Job(number, 0.0, least, most, 5_000 if ddp else 100_000, math.nan, ddp=ddp)
 
 
 def _text(path: Path) -> str:

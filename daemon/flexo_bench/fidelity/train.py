@@ -7,40 +7,13 @@ averaged over all workers. The program does not depend on its launcher.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
-from pathlib import Path
 
 import horovod.torch as hvd
 import torch
 from torch.nn import functional
 
-INPUTS, CLASSES = 16, 4
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Parse the options. The benchmark gives all of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--batches", type=int, required=True, help="mini-batches of one worker in an epoch")
-    parser.add_argument("--step-seconds", type=float, required=True, help="of one worker alone")
-    parser.add_argument("--slower", type=float, default=0.0, help="share by which each more worker slows it")
-    parser.add_argument("--log-dir", type=Path, required=True)
-    return parser.parse_args()
-
-
-class Log:
-    """A file of this process with one JSON line for each event."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
-
-    def write(self, event: str) -> None:
-        """Add a line. The file is line-buffered, so that the line survives if the worker is killed."""
-        fields = {"event": event, "time": time.time(), "rank": hvd.rank(), "size": hvd.size()}
-        self._file.write(json.dumps(fields) + "\n")
+from flexo_bench.fidelity.job_program import CLASSES, INPUTS, Log, parse_arguments
 
 
 def main() -> None:
@@ -67,10 +40,10 @@ def main() -> None:
     @hvd.elastic.run  # type: ignore[untyped-decorator]
     def train(state: hvd.elastic.TorchState) -> None:
         """Train. Horovod calls this again after every change of workers."""
-        log.write("enter")
+        log.write("enter", hvd.rank(), hvd.size())
         while state.epoch < args.epochs:
             step(state)
-            log.write("batch")
+            log.write("batch", hvd.rank(), hvd.size())
             state.commit()
 
     train(hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0, done=0))

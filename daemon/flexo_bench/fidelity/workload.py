@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Job:
     """Whether it may start on a lent server."""
     slower_on_loan: int = 1
     """How many times as long it runs on a lent server."""
+    ddp: bool = False
+    """Whether it trains with DistributedDataParallel, and not with Horovod."""
 
     @property
     def elastic(self) -> bool:
@@ -71,14 +74,16 @@ def step_s(workers: int) -> float:
 
 
 def draw(jobs: int, seed: int) -> tuple[Job, ...]:
-    """Draw `jobs` jobs, in the order of submission."""
+    """Draw `jobs` jobs, in the order of submission. Every second elastic one trains with DDP."""
     random_of = random.Random(seed)
-    drawn, at_s = [], 0.0
+    drawn: list[Job] = []
+    at_s, ddp = 0.0, itertools.cycle((False, True))
     for number in range(1, jobs + 1):
         if random_of.random() < ELASTIC_SHARE:
             least, most = random_of.choice(ELASTIC_SIZES)
             work = random_of.uniform(*ELASTIC_S) * least / step_s(least)
-            drawn.append(Job(number, at_s, least, most, max(1, round(work / EPOCH)), 0.0))
+            epochs = max(1, round(work / EPOCH))
+            drawn.append(Job(number, at_s, least, most, epochs, 0.0, ddp=next(ddp)))
         else:
             gpus = random_of.choice(RIGID_GPUS)
             drawn.append(Job(number, at_s, gpus, gpus, 0, round(random_of.uniform(*RIGID_S))))

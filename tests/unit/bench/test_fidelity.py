@@ -38,7 +38,7 @@ def test_a_seed_draws_the_same_jobs_and_another_one_others() -> None:
 
 def test_drawn_jobs_are_of_both_kinds_and_fit_their_limits() -> None:
     jobs = workload.draw(30, 5)
-    assert {job.elastic for job in jobs} == {True, False}
+    assert {(job.elastic, job.ddp) for job in jobs} == {(True, False), (True, True), (False, False)}
     assert [job.at_s for job in jobs] == sorted(job.at_s for job in jobs)
     for job, simulated in zip(jobs, workload.simulated(jobs, MEASURED.speed).jobs, strict=True):
         alone_s = job.seconds or job.epochs * workload.EPOCH * workload.step_s(job.least) / job.least
@@ -89,7 +89,7 @@ def test_differences_are_the_simulators_figures_to_the_labs() -> None:
     assert pair.median_of_each == pytest.approx((10 / 101 + 0.1) / 2)
 
 
-@pytest.mark.parametrize(("ended_at", "verdict"), [(105.0, "within"), (120.0, "MISSED")])
+@pytest.mark.parametrize(("ended_at", "verdict"), [(104.0, "within"), (106.0, "MISSED")])
 def test_the_report_says_whether_the_goal_is_met(tmp_path: Path, ended_at: float, verdict: str) -> None:
     lab, simulator = comparison.side([life(1, 1.0, 100.0)]), comparison.side([life(1, 1.0, ended_at, 1)])
     pairs = (comparison.Pair("lyra", 1, 0.5, lab, simulator, MEASURED),)
