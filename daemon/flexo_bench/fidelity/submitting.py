@@ -120,14 +120,17 @@ def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
 def _script(job: Job, folder: Path) -> str:
     """The batch script. A fungible job is slower on a lent server, and may be stopped and requeued there."""
     here = Path(sys.executable).parent
-    # DDP's program does all of its work in one pass over its samples, which is one epoch.
-    script, epochs = (DDP_SCRIPT, 1) if job.ddp else (SCRIPT, job.epochs)
+    # DDP's program does all of its work in one pass over its samples, which is one epoch. Each worker keeps
+    # its batch, as Horovod's do: a step of k workers does k mini-batches.
+    script, options = SCRIPT, f"--epochs={job.epochs}"
+    if job.ddp:
+        script, options = DDP_SCRIPT, "--epochs=1 --batch-rule=grow"
     train = (
         f"{shlex.join([sys.executable, str(script)])} --log-dir {folder}"
         f" --epochs {job.epochs} --batches {EPOCH} --step-seconds $step --slower {SLOWER}"
     )
     command = (
-        f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={epochs} {train}"
+        f"{shlex.quote(str(here))}/flexo run --core=torch {options} {train}"
         if job.elastic
         else "sleep $seconds"
     )
