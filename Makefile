@@ -182,7 +182,7 @@ bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.scheduler $(ARGS)
 
-bench-fidelity: ## one workload on a real lab and in the simulator (about 20 minutes; ARGS='--policies lyra --repeats 3')
+bench-fidelity: ## one workload on a real lab and in the simulator (about 25 minutes; ARGS='--policies lyra --repeats 3')
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_bench.fidelity $(ARGS)
 
