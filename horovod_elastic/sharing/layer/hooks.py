@@ -168,8 +168,8 @@ class Opportunistic(_Layer):
 
     def _at_cuda(self) -> None:
         """Before the first allocation: stand at the gate, then work with what is allowed."""
+        _universal_memory()  # before there is a limit: it is no memory of the GPU, but PyTorch counts it so
         self.gate.boundary()
-        _universal_memory()
 
     def ordered(self, order: GatePage | None) -> None:
         """The coordinator has given orders, or is gone."""

@@ -50,7 +50,8 @@ class Cuda:
 
     def peak(self) -> int:
         """The most that PyTorch reserved, and the context."""
-        return int(torch.cuda.max_memory_reserved()) - universal.pinned() + CONTEXT
+        with_pool = int(torch.cuda.max_memory_reserved()) - universal.pinned()
+        return max(with_pool, universal.peak_before()) + CONTEXT
 
     def limit(self, limit: int) -> None:
         """Lower or raise the fraction of the memory that PyTorch may reserve."""

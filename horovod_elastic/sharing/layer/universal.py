@@ -71,11 +71,16 @@ def pinned() -> int:
     return sum(each.size for each in _held)
 
 
+def peak_before() -> int:
+    """The most bytes that PyTorch had reserved before there was a pool; 0 without one."""
+    return max((each.peak_before for each in _held), default=0)
+
+
 class UniversalMemory:
     """The pool of one process, used only where an allocation on the GPU would fail."""
 
     def __init__(self, blocks: tuple[int, ...] = (), cache: Path | None = None) -> None:
-        self.size = sum(blocks)
+        self.size, self.peak_before = sum(blocks), int(torch.cuda.max_memory_reserved())
         if "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get(
             "PYTORCH_ALLOC_CONF", ""
         ):
