@@ -114,14 +114,18 @@ class Iteration:
         """Its place among the iterations over all training loaders: larger than those before."""
         return MOST_ITERATIONS * max(self.known.history.phase, 0) + self.ordinal
 
+    @property
+    def says_epoch(self) -> bool:
+        """Whether the script says which epoch this is."""
+        return self._source is not None and self._source.says_epoch
+
     def epoch_of(self, place: int) -> int:
         """The epoch of the iteration over the same loader that has this place."""
         ordinal = place % MOST_ITERATIONS
-        says_epoch = self._source is not None and self._source.says_epoch
-        return ordinal // MOST_OF_EPOCH if says_epoch else ordinal
+        return ordinal // MOST_OF_EPOCH if self.says_epoch else ordinal
 
     def epochs(self) -> float:
-        """The epochs that steps that count have used, with a part of the present one."""
+        """The epochs of this loader that steps that count have used, with a part of the present one."""
         used, whole = (self.given, self._length()) if self._deal is None else (self.start, self._deal.samples)
         return self.epoch_of(self.place) + min(1.0, used / max(whole, 1))
 
