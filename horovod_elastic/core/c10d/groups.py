@@ -128,7 +128,12 @@ class Groups:
             if key in self._nccl:
                 return self._nccl[key]
             group = self._nccl[key] = self._new_nccl(process_set)
-        self._connect(group, device)
+        try:
+            self._connect(group, device)
+        except RuntimeError:
+            with self._lock:
+                self._nccl.pop(key, None)
+            raise
         return group
 
     def _connect(self, group: Any, device: torch.device) -> None:

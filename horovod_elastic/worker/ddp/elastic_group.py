@@ -147,21 +147,30 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._gpu is not None
 
     def wait_for_gpu(self) -> None:
-        """Wait until this worker's GPU has done what is queued, and note if the generation is broken then.
+        """Wait until this worker's GPU has done what is queued, and see if the generation is broken then.
 
         NCCL reports no failure. Where a member has died, the GPU goes on once the group is ended, with
-        whatever is in the tensors.
+        whatever is in the tensors. Raises RuntimeError where failures are not hidden from the script.
         """
-        try:
-            self._check_gpu()
-        except RuntimeError as error:
-            self.note_failure(error)
+        if spoiled := self._spoiled():
+            if not self.guards:
+                raise RuntimeError(spoiled)
+            self.note_failure(spoiled)
 
-    def _check_gpu(self) -> None:
-        """Wait for the GPU. Raises RuntimeError if the generation is broken afterwards."""
-        if self._gpu is not None and self._communicator is not None:
+    def _spoiled(self) -> str:
+        """Wait for the GPU. Returns why what NCCL has made there may be wrong; "" if it is not.
+
+        Raises what the script's own kernels have failed with.
+        """
+        communicator = self._communicator
+        if self._gpu is None or communicator is None:
+            return ""
+        try:
             torch.cuda.current_stream(self._gpu).synchronize()
-            self._communicator.groups().check_whole()
+        except RuntimeError:
+            if not communicator.is_broken():
+                raise
+        return "the generation was ended while the GPU worked" if communicator.is_broken() else ""
 
     @property
     def of_alike(self) -> ElasticGroup:
@@ -339,9 +348,12 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._carry("recv_anysource", tensors, _keep_own, tensors, *where)
 
     def barrier(self, *options: Any, opts: Any = None) -> Any:
-        """See dist.barrier."""
-        given = [opts] if opts is not None else list(options)
-        return self._carry("barrier", [], _keep_own, *given)
+        """See dist.barrier. It goes through Gloo, on whichever GPU the script would have it wait."""
+        given = opts if opts is not None else next(iter(options), None)
+        in_memory = dist.BarrierOptions()
+        if given is not None:
+            in_memory.timeout = given.timeout
+        return self._carry("barrier", [], _keep_own, in_memory)
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
         """See dist.monitored_barrier; who is missing, flexo finds out itself."""
@@ -450,10 +462,13 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         except RuntimeError as error:
             failed(error)
             return Done(list(tensors))
-        return Guarded(work, failed, self._check_gpu)
+        return Guarded(work, failed, self._spoiled)
 
     def _reduce_gradients(self, tensors: list[torch.Tensor], *options: Any) -> Any:
-        """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody."""
+        """Reduce gradients. If that fails, they are zero: what a script makes of them harms nobody.
+
+        NCCL's failure is noticed at the optimizer's step only. Until then the script sees what is there.
+        """
         self.reductions += 1
         if self.muted or self._inside is None:
             self._note_gpu(tensors[0])

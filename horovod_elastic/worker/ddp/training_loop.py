@@ -33,6 +33,7 @@ from horovod_elastic.worker.ddp import checkpoint, obstacles, torchs_own, units
 from horovod_elastic.worker.ddp.captured import Captured
 from horovod_elastic.worker.ddp.counting_loops import CountingLoops
 from horovod_elastic.worker.ddp.deal import BatchRule
+from horovod_elastic.worker.ddp.epochs import Epochs
 from horovod_elastic.worker.ddp.handover import NOWHERE, Handover, Target
 from horovod_elastic.worker.ddp.iteration import MOST_ITERATIONS, Iteration
 from horovod_elastic.worker.ddp.loaders import Loader, Loaders
@@ -107,6 +108,7 @@ class TrainingLoop:
         self._last: Iteration | None = None
         """The iteration that has given the last batch, unless it is over."""
         self._last_training: Iteration | None = None
+        self._epochs = Epochs()
         """The iteration that has given the last training batch."""
         self._position = NOWHERE
         """The next call for a training batch: its iteration's place, and the batches before it. In a script
@@ -294,6 +296,8 @@ class TrainingLoop:
         """A step of an optimizer: taken, unless it is muted. A closure is called before, once."""
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
             self.keep_size(obstacles.LBFGS)
+        if self._stage is Stage.RIGID:
+            self.group.wait_for_gpu()
         if self._stage in (Stage.IDLE, Stage.RIGID):
             return take()
         result = None
@@ -328,9 +332,15 @@ class TrainingLoop:
             self._session.committed(self._progress())
 
     def _progress(self) -> float:
-        """The part of the declared epochs that is done; 0 where no single training loader tells."""
+        """The part of the declared epochs that is done; 0 while unknown, or while the job may keep its size.
+
+        Nothing would take back what a job that keeps its size has told.
+        """
         last = self._last_training
-        return 0.0 if last is None or self._phases > 1 else progress.of_epochs(last.epochs())
+        if last is None or self._stage is not Stage.TRAINING:
+            return 0.0
+        phase = last.known.history.phase
+        return progress.of_epochs(self._epochs.done(phase, last.epochs(), says_epoch=last.says_epoch))
 
     def _begins_step(self) -> None:
         """Note that the batches so far are trained with."""

@@ -95,16 +95,16 @@ class ByAggregators(dist.Work):  # type: ignore[misc]
 class Guarded(dist.Work):  # type: ignore[misc]
     """A collective of the script whose failure the script does not hear of.
 
-    `check`: called after waiting for the work. Raises RuntimeError if the work has failed without an error.
+    `spoiled`: called after waiting for the work; why the work has failed without an error, or "".
     """
 
     def __init__(
-        self, work: Any, failed: Callable[[RuntimeError], None], check: Callable[[], None] = lambda: None
+        self, work: Any, failed: Callable[[RuntimeError], None], spoiled: Callable[[], str] = str
     ) -> None:
         super().__init__()
         self._work = work
         self._failed = failed
-        self._check = check
+        self._spoiled = spoiled
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for its end."""
@@ -113,9 +113,11 @@ class Guarded(dist.Work):  # type: ignore[misc]
                 self._work.wait()
             else:
                 self._work.wait(timeout)
-            self._check()
         except RuntimeError as error:
             self._failed(error)
+            return True
+        if why := self._spoiled():
+            self._failed(RuntimeError(why))
         return True
 
     def is_completed(self) -> bool:

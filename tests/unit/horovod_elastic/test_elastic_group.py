@@ -38,16 +38,9 @@ class Nccl:
 
 
 class OnGpu:
-    """In the place of a communicator and its groups. If a member `dies`, it breaks while the GPU works."""
+    """In the place of a communicator. If a member `dies`, it breaks while the GPU works."""
 
-    broken = dies = False
-
-    def groups(self) -> OnGpu:
-        return self
-
-    def check_whole(self) -> None:
-        if self.broken:
-            raise RuntimeError("rank 1 is gone")
+    broken = dies = fails = False
 
     def is_broken(self) -> bool:
         return self.broken
@@ -62,6 +55,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[ElasticGroup, OnGpu]:
     class Stream:
         def synchronize(self) -> None:
             communicator.broken = communicator.dies
+            if communicator.fails:
+                raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
     return group, communicator
@@ -75,7 +70,7 @@ def test_a_sum_that_nccl_has_spoiled_is_taken_back_once_the_gpu_is_done(
     communicator.dies = True
     assert group.allreduce([tensor]).wait()
     assert tensor.tolist() == [1.0] * 3
-    assert group.failure == "rank 1 is gone"
+    assert "while the GPU worked" in group.failure
     assert group.muted
 
 
@@ -98,3 +93,39 @@ def test_before_a_step_it_is_known_whether_the_gradients_on_a_gpu_are_whole(
     group.wait_for_gpu()
     assert group.has_failed()
     assert group.muted
+
+
+def test_a_script_that_hears_of_failures_hears_of_this_one(on_gpu: tuple[ElasticGroup, OnGpu]) -> None:
+    group, communicator = on_gpu
+    group.guards, communicator.dies = False, True
+    with pytest.raises(RuntimeError, match="while the GPU worked"):
+        group.wait_for_gpu()
+
+
+@pytest.mark.parametrize("guards", [True, False])
+def test_what_the_scripts_own_kernels_fail_with_is_the_scripts(
+    on_gpu: tuple[ElasticGroup, OnGpu], guards: bool
+) -> None:
+    group, communicator = on_gpu
+    group.guards, communicator.fails = guards, True
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        group.wait_for_gpu()
+    assert not group.failure
+
+
+def test_a_barrier_waits_for_no_gpu_even_if_the_script_names_one() -> None:
+    """Before the first collective on a GPU there is no group for it."""
+    asked = []
+
+    class Gloo:
+        def barrier(self, options: Any) -> None:
+            asked.append(options)
+
+    group = ElasticGroup(0, 2)
+    group._communicator, group._inside, group.muted = OnGpu(), Gloo(), False
+    on_gpu = torch.distributed.BarrierOptions()
+    on_gpu.device, on_gpu.device_ids = torch.device("cuda", 1), [1]
+    group.barrier(opts=on_gpu).wait()
+    group.barrier(on_gpu).wait()
+    assert [(each.device, list(each.device_ids)) for each in asked] == [(None, [])] * 2
+    assert {each.timeout for each in asked} == {on_gpu.timeout}
