@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from flexo_bench import ranks  # noqa: E402
 from flexo_bench.ranks import Cluster, Me, Rank, each, eventually  # noqa: E402
 from horovod_elastic.core.choice import TORCH  # noqa: E402
 
-GPU = os.environ.get("FLEXO_TEST_DEVICE", "cuda")
+GPU = "cuda"
 NOTICED_S = 5.0
 """A death is, by all others, even on a GPU that they share."""
 
@@ -65,7 +64,7 @@ def collectives(me: Me, dtype: str) -> list[str]:
     own, wrong = all_values[rank], []
 
     def check(name: str, found: Any, wanted: Any) -> None:
-        if not (found.is_cuda == (GPU == "cuda") and found.dtype == own.dtype and torch.equal(found, wanted)):
+        if not (found.is_cuda and found.dtype == own.dtype and torch.equal(found, wanted)):
             wrong.append(f"{name} {dtype}: {found} instead of {wanted}")
 
     check("sum", hvd.allreduce(own, op=hvd.Sum), sum(all_values))

@@ -19,7 +19,7 @@ from local_job import LocalJob, local_job, train_at  # noqa: E402
 from one_gpu import ENVIRONMENT  # noqa: E402
 from test_ddp import SCRIPT, check, steps_that_count  # noqa: E402
 
-GPU = os.environ.get("FLEXO_TEST_DEVICE", "cuda")
+GPU = "cuda"
 
 
 def end(job: LocalJob, killed: int = 0) -> None:
