@@ -17,13 +17,16 @@ from statistics import median
 
 BATCHES = 4
 """Number of batches that are tried."""
+ROUNDS = 3
+"""How often each batch has its turn. A machine is faster and slower from second to second, so that steps in a
+row err together. Turns that lie apart do not."""
 FIRST_COLD_STEPS = 6
 """Steps with the first batch that do not count: libraries, allocators and caches are cold."""
 COLD_STEPS = 3
-"""The same with each further batch. A data pipeline takes up to two steps until its mini-batches have the new
-size."""
-MEASURED_STEPS = 8
-"""Steps with each batch that count."""
+"""The same after each further change of the batch. A data pipeline takes up to two steps until its
+mini-batches have the new size."""
+MEASURED_STEPS = 6
+"""Steps of each turn that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,12 @@ class BatchTrials:
         """`aggregates`: the aggregate batches to try; at least one."""
         if not aggregates:
             raise ValueError("no batch to try: at least one is needed")
-        self._left = list(aggregates)
+        self._left = list(aggregates) * ROUNDS
         self._cold = FIRST_COLD_STEPS
         self._steps = 0
-        self._seen: list[tuple[int, float]] = []
-        """Samples and seconds of the steps with the present batch that count."""
-        self._times: dict[int, BatchTime] = {}
+        """Steps of the present turn."""
+        self._seen: dict[int, list[tuple[int, float]]] = {each: [] for each in aggregates}
+        """Per aggregate batch: samples and seconds of the steps that count."""
         self.seconds = 0.0
         """Seconds that the trials have taken so far."""
 
@@ -75,26 +78,26 @@ class BatchTrials:
     @property
     def times(self) -> tuple[BatchTime, ...]:
         """The times so far, by samples."""
-        return tuple(self._times[samples] for samples in sorted(self._times))
+        found = [_usual(steps) for steps in self._seen.values() if steps]
+        return tuple(sorted(found, key=lambda each: each.samples))
 
     def step(self, own_s: float, wall_s: float, samples: int) -> bool:
-        """Take a step of this worker. Returns whether `aggregate` has changed.
+        """Take a step of this worker. Returns whether a turn has ended, and `aggregate` is to be taken up.
 
         `own_s`: its seconds without waiting for others. `wall_s`: with it. `samples`: this worker's samples.
         """
         self.seconds += wall_s
         self._steps += 1
         if self._steps > self._cold:
-            self._seen.append((samples, own_s))
+            self._seen[self.aggregate].append((samples, own_s))
         if self._steps < self._cold + MEASURED_STEPS:
             return False
-        self._conclude()
+        self._left.pop(0)
+        self._steps, self._cold = 0, COLD_STEPS
         return True
 
-    def _conclude(self) -> None:
-        """Go on to the next batch. Steps at the end of an epoch have other numbers of samples."""
-        usual, count = Counter(samples for samples, _ in self._seen).most_common(1)[0]
-        step_s = median(seconds for samples, seconds in self._seen if samples == usual)
-        self._times[usual] = BatchTime(usual, step_s, count)
-        self._left.pop(0)
-        self._seen, self._steps, self._cold = [], 0, COLD_STEPS
+
+def _usual(steps: Sequence[tuple[int, float]]) -> BatchTime:
+    """The median of the steps that have the usual number of samples: at the end of an epoch it is another."""
+    usual, count = Counter(samples for samples, _ in steps).most_common(1)[0]
+    return BatchTime(usual, median(seconds for samples, seconds in steps if samples == usual), count)

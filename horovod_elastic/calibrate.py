@@ -2,10 +2,11 @@
 
     flexo run python -m horovod_elastic.calibrate all_reduce.json
 
-Two workers of the job reduce tensors of several sizes together, then more of them do. Rank 0 writes the
-medians to the file, which `[controller] all_reduce` of flexod's configuration names. The job scalability
-analyzer of Saxena et al. ("Effective Elastic Scaling of Deep Learning Workloads", section III-B) measures the
-same.
+Two workers of the job exchange the gradients of models of several sizes, then more of them do. Rank 0 writes
+the medians to the file, which `[controller] all_reduce` of flexod's configuration names. The job scalability
+analyzer of Saxena et al. ("Effective Elastic Scaling of Deep Learning Workloads", section III-B) measures
+all-reduces, too. What counts here is how much longer an optimizer's step lasts with others than alone. A bare
+all-reduce takes less: it has one tensor, which lies ready in the cache.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ WEIGHTS = (10_000, 100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
 _EACH_UP_TO = 8
 """Up to this number of workers, all numbers are measured; beyond it, every power of two, and the last."""
 _WARM_UP = 2
+_TENSORS = 16
+"""Tensors of a model. Small ones have fewer; ResNet-50 has 161."""
+_LEAST_S = 1e-6
+"""The least that an exchange is said to take: two measurements waver, and their difference may be below 0."""
 
 
 def main() -> None:
@@ -66,9 +71,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=_numbers,
         default=WEIGHTS,
         metavar="N,N...",
-        help="numbers of weights of 4 bytes to reduce, ascending (%(default)s)",
+        help="numbers of weights of 4 bytes that models have, ascending (%(default)s)",
     )
-    parser.add_argument("--repeats", type=int, default=7, help="all-reduces of each size (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=15, help="exchanges of each size (%(default)s)")
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: a number from 1 is allowed")
@@ -85,13 +90,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _row(
     hvd: Any, torch: Any, device: Any, workers: int, weights: Sequence[int], repeats: int
 ) -> tuple[float, ...]:
-    """The seconds of the all-reduces of the first `workers` workers, for each number of weights."""
+    """The seconds of the exchanges of the first `workers` workers, for each number of weights."""
     everybody = workers == hvd.size()
     group = hvd.global_process_set if everybody else hvd.add_process_set(list(range(workers)))
     seconds = tuple(
-        _median_s(hvd, torch, torch.ones(each, device=device), group, repeats)
-        if hvd.rank() < workers
-        else 0.0
+        _added_s(hvd, torch, device, each, group, repeats) if hvd.rank() < workers else 0.0
         for each in weights
     )
     hvd.allreduce(torch.zeros(1), name="calibrate.met")  # the others wait here
@@ -100,18 +103,41 @@ def _row(
     return seconds
 
 
-def _median_s(hvd: Any, torch: Any, tensor: Any, group: Any, repeats: int) -> float:
-    """The median seconds of all-reduces in place. All members begin each of them at about the same time."""
+def _added_s(hvd: Any, torch: Any, device: Any, weights: int, group: Any, repeats: int) -> float:
+    """The median of how many seconds longer a step of all members is than one of rank 0 alone."""
+    alone, together = _Model(torch, device, weights), _Model(torch, device, weights)
+    together.optimizer = hvd.DistributedOptimizer(
+        together.optimizer, named_parameters=together.named, process_set=group
+    )
     found = []
     for number in range(_WARM_UP + repeats):
-        hvd.allreduce(torch.zeros(1), name="calibrate.begins", process_set=group)
-        began = time.perf_counter()
-        hvd.allreduce_(tensor, name=f"calibrate.{tensor.numel()}", process_set=group)
-        if tensor.is_cuda:
-            torch.cuda.synchronize(tensor.device)
+        hvd.allreduce(torch.zeros(1), name="calibrate.alone", process_set=group)
+        alone_s = alone.step_s() if hvd.rank() == 0 else 0.0
+        hvd.allreduce(torch.zeros(1), name="calibrate.together", process_set=group)
+        together_s = together.step_s()
         if number >= _WARM_UP:
-            found.append(time.perf_counter() - began)
-    return median(found)
+            found.append(together_s - alone_s)
+    return max(_LEAST_S, median(found))
+
+
+class _Model:
+    """A model that has weights and nothing else, so that a step computes hardly anything."""
+
+    def __init__(self, torch: Any, device: Any, weights: int) -> None:
+        lengths = [weights // _TENSORS + (number < weights % _TENSORS) for number in range(_TENSORS)]
+        tensors = [torch.nn.Parameter(torch.zeros(each, device=device)) for each in lengths if each]
+        self.named = [(f"calibrate.{weights}.{index}", each) for index, each in enumerate(tensors)]
+        self.optimizer: Any = torch.optim.SGD(tensors, lr=0.0)
+        self._wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def step_s(self) -> float:
+        """The seconds of a step."""
+        began = time.perf_counter()
+        self.optimizer.zero_grad()
+        sum(each.sum() for _, each in self.named).backward()
+        self.optimizer.step()
+        self._wait()
+        return time.perf_counter() - began
 
 
 if __name__ == "__main__":

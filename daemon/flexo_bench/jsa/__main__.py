@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flexo.model.measured import BatchTime
-from flexo_bench.jsa.forecasts import MODELS, Analyzed, Measured, forecasts, lines, unseen
+from flexo_bench.jsa.forecasts import MODELS, Analyzed, Measured, forecasts, lines, measured, unseen
 from flexo_bench.local_job.assigning import assigning_flexod, variables_of
 from flexo_bench.local_job.job import job_of, local_job
 from flexo_protos.all_reduce_file import AllReduceTable, parse
@@ -90,11 +90,11 @@ def _analyze(
 ) -> Analyzed:
     tell(f"{model}: a job of one worker trains for {options.seconds:.0f} s, and tries batches first")
     times, weights, trials_s, job_s = _try(model, options.seconds, folder / f"{model}-trials")
-    measured: list[Measured] = []
+    pairs: list[Measured] = []
     for workers, batches in unseen(times, options.workers).items():
         tell(f"{model}: {workers} worker{'' if workers == 1 else 's'} with batches {batches}")
-        measured += _measure(model, workers, batches, folder / f"{model}-{workers}")
-    return Analyzed(model, weights, times, trials_s, job_s, forecasts(times, weights, table, measured))
+        pairs += _measure(model, workers, batches, folder / f"{model}-{workers}")
+    return Analyzed(model, weights, times, trials_s, job_s, forecasts(times, weights, table, pairs))
 
 
 def _try(model: str, seconds: float, folder: Path) -> tuple[tuple[BatchTime, ...], int, float, float]:
@@ -129,13 +129,18 @@ def _try(model: str, seconds: float, folder: Path) -> tuple[tuple[BatchTime, ...
 
 
 def _measure(model: str, workers: int, batches: Sequence[int], folder: Path) -> list[Measured]:
-    """The time of a step of each batch: the median of the slowest rank."""
+    """What the steps of each batch take. A step lasts as long as that of its slowest rank."""
     arguments = ("--model", model, "--measure", ",".join(map(str, batches)))
+    turns: dict[tuple[int, int], list[list[float]]] = {}
     with local_job(folder, SCRIPT, *arguments, workers=workers, maximum=workers) as job:
         job.wait(_MORE_S)
-        events = job.events("measured")
+        for each in job.events("measured"):
+            turns.setdefault((each["batch"], each["turn"]), []).append(each["steps_s"])
+    slowest = {
+        pair: [max(step) for step in zip(*ranks, strict=True)] for pair, ranks in sorted(turns.items())
+    }
     return [
-        Measured(workers, batch, max(each["step_s"] for each in events if each["batch"] == batch))
+        measured(workers, batch, [steps for (of, _), steps in slowest.items() if of == batch])
         for batch in batches
     ]
 

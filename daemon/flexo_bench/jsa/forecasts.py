@@ -27,6 +27,9 @@ class Measured:
     workers: int
     batch: int
     step_s: float
+    """Median."""
+    wavers: float
+    """How far the medians of two halves of these steps, of every other turn, are apart, relative to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,13 @@ class Analyzed:
         return self.trials_worker_s / self.job_worker_s
 
 
+def measured(workers: int, batch: int, turns: Sequence[Sequence[float]]) -> Measured:
+    """What the steps (seconds) of several turns of this pair show."""
+    every = median(step for turn in turns for step in turn)
+    first, second = (median(step for turn in turns[half::2] for step in turn) for half in (0, 1))
+    return Measured(workers, batch, every, abs(first - second) / every)
+
+
 def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int, ...]]:
     """Batches to measure by the number of workers: on one worker those halfway between trials; on more, any.
 
@@ -75,10 +85,10 @@ def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int
 
 
 def forecasts(
-    times: tuple[BatchTime, ...], weights: int, table: AllReduceTable, measured: Iterable[Measured]
+    times: tuple[BatchTime, ...], weights: int, table: AllReduceTable, measured_pairs: Iterable[Measured]
 ) -> tuple[Forecast, ...]:
     """The analyzer's expectation of each measured pair."""
-    pairs = tuple(measured)
+    pairs = tuple(measured_pairs)
     largest = max(max(-(-each.batch // each.workers) for each in pairs), times[-1].samples)
     batches = Range(1, max(each.batch for each in pairs))
     speed = speed_of(times, weights, largest, batches, table)
@@ -94,12 +104,12 @@ def lines(found: Sequence[Analyzed], table: AllReduceTable) -> list[str]:
     for model in found:
         told += ["", f"{model.model}, {model.weights:,} weights; trials on one worker (samples: ms):"]
         told.append("  " + ", ".join(f"{each.samples}: {each.step_s * 1e3:.2f}" for each in model.times))
-        told.append(f"{'workers':>10}{'batch':>8}{'expected':>11}{'measured':>11}{'error':>9}")
+        told.append(f"{'workers':>10}{'batch':>8}{'expected':>11}{'measured':>11}{'error':>9}{'wavers':>9}")
         for each in model.forecasts:
             pair = each.measured
             told.append(
                 f"{pair.workers:>10}{pair.batch:>8}{each.expected_s * 1e3:>8.2f} ms"
-                f"{pair.step_s * 1e3:>8.2f} ms{each.error:>+9.1%}"
+                f"{pair.step_s * 1e3:>8.2f} ms{each.error:>+9.1%}{pair.wavers:>9.1%}"
             )
         told += _summary(model)
     return told
@@ -112,6 +122,8 @@ def _summary(model: Analyzed) -> list[str]:
     return [
         f"  errors: mean {fmean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%};"
         f" {within} of {len(errors)} within {GOAL:.0%}",
+        "  the measured steps themselves differ between halves of their turns by"
+        f" {fmean(each.measured.wavers for each in model.forecasts):.1%} in the mean",
         f"  trials: {model.trials_worker_s:.2f} worker seconds, {model.trials_share:.1%} of a job of"
         f" {model.job_worker_s:.0f}; at most {TRIALS_GOAL:.0%} of jobs from {enough_s:.0f} worker seconds on",
     ]

@@ -1,7 +1,7 @@
 """Trains one of two models on handwritten digits, as an elastic Horovod program whose batch may change.
 
 With --seconds it trains that long with the batches that its runtime asks for. With --measure it trains a
-number of steps with each of these batches, and logs the median time of a step.
+number of steps with each of these batches in turn, several times, and logs the median time of a step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import horovod.torch as hvd
@@ -23,7 +22,7 @@ from flexo_bench.runtime.workload import Log, process_started_at
 from horovod_elastic.batches import share
 from horovod_elastic.training import AggregateBatch, notify_end_of_minibatch
 
-_COLD_STEPS, _MEASURED_STEPS = 10, 40
+_ROUNDS, _COLD_STEPS, _MEASURED_STEPS = 8, 4, 12
 _COMMIT_EVERY = 10
 
 
@@ -43,9 +42,10 @@ def main() -> None:
     def train(state: Any) -> None:
         """Train. Horovod calls this again after every change of workers."""
         if args.measure:
-            for batch in args.measure:
-                step_s = trainer.measure(state, batch)
-                log.write("measured", batch=batch, rank=hvd.rank(), size=hvd.size(), step_s=step_s)
+            for turn in range(_ROUNDS):
+                for batch in args.measure:
+                    steps_s = trainer.measure(state, batch)
+                    log.write("measured", batch=batch, turn=turn, rank=hvd.rank(), steps_s=steps_s)
         else:
             trainer.train(state, args.least, args.largest, args.seconds)
 
@@ -70,15 +70,15 @@ class Trainer:
         while time.monotonic() < ends:
             self._step(state, batch.share.samples, batch.parts)
 
-    def measure(self, state: Any, batch: int) -> float:
-        """The median seconds of a step of `batch` samples of all workers, without commits."""
+    def measure(self, state: Any, batch: int) -> list[float]:
+        """The seconds of some steps of `batch` samples of all workers, without commits."""
         mine = share(batch, hvd.size(), hvd.rank()).samples
 
         def whole(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
             yield (*tensors, mine * hvd.size() / batch)
 
         seconds = [self._step(state, mine, whole) for _ in range(_COLD_STEPS + _MEASURED_STEPS)]
-        return median(seconds[_COLD_STEPS:])
+        return seconds[_COLD_STEPS:]
 
     def _step(self, state: Any, samples: int, parts: Callable[..., Iterator[tuple[Any, ...]]]) -> float:
         began = time.monotonic()

@@ -12,12 +12,18 @@ from horovod_elastic.batch_trials import (
     COLD_STEPS,
     FIRST_COLD_STEPS,
     MEASURED_STEPS,
+    ROUNDS,
     BatchTime,
     BatchTrials,
     batches_to_try,
 )
 from horovod_elastic.training import AggregateBatch
 from horovod_elastic.worker.trials import Trials
+
+
+def steps_of(batches: int) -> int:
+    """The steps of trials with this number of batches."""
+    return FIRST_COLD_STEPS - COLD_STEPS + ROUNDS * batches * (COLD_STEPS + MEASURED_STEPS)
 
 
 class Weight:
@@ -73,29 +79,30 @@ def test_a_batch_that_needs_several_passes_is_not_tried() -> None:
     assert batches_to_try(64, 128, 1, 32) == ()
 
 
-def test_each_batch_has_cold_steps_and_then_the_median_counts() -> None:
+def test_each_batch_has_cold_steps_in_each_turn_and_then_the_median_of_all_turns_counts() -> None:
     trials = BatchTrials([10, 20])
-    steps = 0
-    while trials.aggregate == 10:
-        steps += 1
-        trials.step(9.0 if steps <= FIRST_COLD_STEPS else 0.1 * (steps % 3 + 1), 0.5, 10)
-    assert steps == FIRST_COLD_STEPS + MEASURED_STEPS
+    turns: list[int] = []
     while trials.aggregate:
-        steps += 1
-        trials.step(0.4, 0.5, 20)
-    assert steps == FIRST_COLD_STEPS + COLD_STEPS + 2 * MEASURED_STEPS
-    assert [each.samples for each in trials.times] == [10, 20]
-    assert trials.times[0].step_s == pytest.approx(0.2)
-    assert trials.times[1] == BatchTime(20, 0.4, MEASURED_STEPS)
-    assert trials.seconds == pytest.approx(0.5 * steps)
+        samples, cold = trials.aggregate, COLD_STEPS if turns else FIRST_COLD_STEPS
+        turns.append(samples)
+        steps_s = [9.0] * cold + [0.01 * len(turns)] * MEASURED_STEPS
+        ended = [trials.step(each, 0.5, samples) for each in steps_s]
+        assert ended == [False] * (len(steps_s) - 1) + [True]
+    assert turns == [10, 20] * ROUNDS
+    assert trials.times == (
+        BatchTime(10, pytest.approx(0.03), ROUNDS * MEASURED_STEPS),
+        BatchTime(20, pytest.approx(0.04), ROUNDS * MEASURED_STEPS),
+    )
+    assert trials.seconds == pytest.approx(0.5 * steps_of(2))
 
 
 def test_steps_at_the_end_of_an_epoch_do_not_count() -> None:
-    trials = BatchTrials([10])
-    for number in range(FIRST_COLD_STEPS + MEASURED_STEPS):
+    trials, number = BatchTrials([10]), 0
+    while trials.aggregate:
         odd = number == FIRST_COLD_STEPS + 2
         trials.step(7.0 if odd else 0.1, 0.1, 3 if odd else 10)
-    assert trials.times == (BatchTime(10, pytest.approx(0.1), MEASURED_STEPS - 1),)
+        number += 1
+    assert trials.times == (BatchTime(10, pytest.approx(0.1), ROUNDS * MEASURED_STEPS - 1),)
 
 
 def test_trials_without_a_batch_are_refused() -> None:
@@ -107,7 +114,7 @@ def test_a_worker_trains_with_each_batch_and_then_as_before() -> None:
     optimizer, trials = Optimizer(), Trials()
     batch = AggregateBatch(48, largest=128, optimizer=optimizer)
     trials.want(wanted())
-    seen = [step(trials, batch) for _ in range(1 + FIRST_COLD_STEPS + 3 * COLD_STEPS + 4 * MEASURED_STEPS)]
+    seen = [step(trials, batch) for _ in range(1 + steps_of(4))]
     assert sorted(set(seen)) == [32, 48, 64, 96, 128]
     assert batch.share.aggregate == 48
     assert optimizer.rate == pytest.approx(0.1)
