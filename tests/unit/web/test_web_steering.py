@@ -7,8 +7,9 @@ import html
 import pwd
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -349,6 +350,39 @@ def test_what_was_said_goes_after_a_while_and_a_flood_keeps_one_answer_of_each_u
 
     with serving(FlexodDouble()) as address:
         asyncio.run(story(Steering(Client(lambda: client_of(address)), lambda: now[0])))
+
+
+def test_the_flood_of_one_user_takes_one_place_before_flexod_so_that_others_are_next() -> None:
+    class Queue(Client):
+        """Keeps what is asked, and answers once `open` is set."""
+
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+            self.open = asyncio.Event()
+
+        async def call(self, ask: Callable[[Any], Any]) -> Any:
+            reply = ask(self)
+            await self.open.wait()
+            return reply
+
+        def scale_viewers_job(self, job_id: int, workers: int, uid: int) -> pb.ScaleJobReply:
+            self.asked.append(uid)
+            return pb.ScaleJobReply(text="done")
+
+    async def story() -> None:
+        queue = Queue()
+        made = Steering(queue)
+        ada, bob = Viewer(1, "ada"), Viewer(2, "bob")
+        asking = [asyncio.create_task(made.scale(ada, 5, "4")) for _ in range(9)]
+        asking.append(asyncio.create_task(made.scale(bob, 6, "4")))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert queue.asked == [ada.uid, bob.uid]
+        queue.open.set()
+        assert all([(await each).done for each in asking])
+        assert sorted(queue.asked) == [ada.uid] * 9 + [bob.uid]
+
+    asyncio.run(story())
 
 
 def test_a_credential_of_the_command_opens_no_session_that_the_form_would_need(
