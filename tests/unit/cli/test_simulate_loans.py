@@ -38,6 +38,18 @@ def test_idle_servers_are_lent_by_the_demand_of_a_file(flexo):
     assert result["preemptions"] == 3
 
 
+def test_on_slurm_fungible_jobs_start_on_lent_servers_and_are_preempted_by_reclaims(flexo_run, flexo):
+    servers = ("--inference-gpus", "4", "--inference-demand", "demand.csv")
+    trace = ("simulate", "--trace", "jobs.csv", "--format", "own", "--on-slurm", "--fungible-share", "1")
+    code, out, _ = flexo_run(*trace, *CLUSTER, *servers, "--json", "-")
+    assert code == 0
+    result = json.loads(out)
+    assert result["loans"]["jobs_on_loan"] == 3
+    assert result["loans"]["bases_preempted"] == 3
+    assert result["loans"]["deadlines_missed"] == 0
+    assert result["finished"] == 4
+
+
 def test_the_table_and_the_page_tell_of_loans_and_say_what_was_assumed(flexo):
     options = ("--inference-gpus", "4", "--inference-demand", "demand.csv", "--report", "page.html")
     code, out, err = flexo(*CLUSTER, *options)

@@ -45,7 +45,7 @@ def test_what_things_take_can_be_said_and_is_told(tmp_path) -> None:
         (["--on-slurm", "--quota", "ada=3"], "--quota"),
         (["--on-slurm", "--no-checkpoints"], "--no-checkpoints"),
         (["--on-slurm", "--policy", "antman", "--set", "antman.share_gpus=true"], "--set"),
-        (["--on-slurm", "--inference-nodes", "2"], "--inference-nodes"),
+        (["--on-slurm", "--inference-nodes", "2", "--no-loaning"], "--no-loaning"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, options: list[str], named: str) -> None:

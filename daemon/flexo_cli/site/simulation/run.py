@@ -47,6 +47,8 @@ def run(
         nodes = setup.node_groups(cluster)
         workload = setup.workload(jobs, elasticity, nodes)
         trials = setup.trials(jobs, rules, nodes, setup.gpu_speeds(cluster), workload)
+        if rules.on_slurm and not beside.lends:
+            raise typer.BadParameter("it has no meaning with --on-slurm", param_hint="--no-loaning")
         trials = _with_inference(trials, inference(beside, jobs.seed, workload))
         if outputs.write is not None:
             _write(workload, outputs.write)
@@ -67,8 +69,6 @@ def run(
 
 
 def _with_inference(trials: tuple[Trial, ...], beside: Inference | None) -> tuple[Trial, ...]:
-    if beside is not None and any(trial.scenario.on_slurm is not None for trial in trials):
-        raise typer.BadParameter("it does not go with --on-slurm", param_hint="--inference-nodes")
     return tuple(replace(trial, scenario=replace(trial.scenario, inference=beside)) for trial in trials)
 
 
