@@ -129,12 +129,24 @@ class JobScalability:
             return 0, 0.0
         known = self._best.get(workers)
         if known is None:
-            batches = np.arange(self._batch.min, self._batch.max + 1)
+            batches = self._candidates(workers)
             rates = self._rates(np.array(workers), batches)
             at = int(rates.argmax())
             known = (int(batches[at]), float(rates[at])) if rates[at] > 0 else (0, 0.0)
             self._best[workers] = known
         return known
+
+    def _candidates(self, workers: int) -> _Ints:
+        """Batches one of which is the best, ascending, at least one.
+
+        Of the batches with the same samples per GPU, the largest is the best. Between two trials, and beyond
+        the first and the last, the rate only grows or only falls with these samples. So the best is at a
+        trial or at a limit. A job may accept a billion batches.
+        """
+        low, high = self._batch.min, self._batch.max
+        ends = (-(-low // workers), high // workers, self._largest)
+        full = (workers * each for each in (*ends, *self._processing.samples))
+        return np.array(sorted({low, high, *(each for each in full if low <= each <= high)}))
 
     def _rates(self, workers: _Ints, batches: _Ints) -> _Floats:
         """The samples per second; arrays are broadcast."""

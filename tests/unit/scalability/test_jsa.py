@@ -96,15 +96,27 @@ def test_more_gpus_than_were_measured_are_taken_to_communicate_like_the_most():
 
 @given(
     low=st.integers(1, 40),
-    more=st.integers(0, 200),
+    more=st.integers(0, 60),
     largest=st.integers(1, 64),
     workers=st.integers(1, 12),
+    trials=st.dictionaries(st.integers(1, 80), st.floats(0.1, 90.0), min_size=1, max_size=5),
 )
 def test_the_best_batch_is_the_best_of_all_that_the_job_accepts(
-    low: int, more: int, largest: int, workers: int
+    low: int, more: int, largest: int, workers: int, trials: dict[int, float]
 ):
-    speed = JobScalability(processing(), all_reduce(), 30e6, Range(low, low + more), largest)
+    times = ProcessingTimes(tuple(sorted(trials)), tuple(trials[each] for each in sorted(trials)))
+    speed = JobScalability(times, all_reduce(), 30e6, Range(low, low + more), largest)
     rates = {batch: speed.rate(workers, 1, batch) for batch in range(low, low + more + 1)}
     best = speed.best_batch(workers, 1)
     assert speed.rate(workers, 1) == pytest.approx(max(rates.values()))
     assert rates.get(best, 0.0) == pytest.approx(max(rates.values()))
+
+
+def test_a_job_that_accepts_a_billion_batches_costs_no_memory():
+    speed = JobScalability(processing(), all_reduce(), 20e6, Range(1, 10**9), 10**9)
+    tracemalloc.start()
+    try:
+        assert speed.best_batch(4, 1) == 10**9
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
