@@ -20,6 +20,7 @@ INJECT = Path(__file__).resolve().parents[1] / "inject"
 """The first folder on a worker's PYTHONPATH: its sitecustomize.py runs before the script."""
 
 ADDRESS_VARIABLE = "MASTER_ADDR"
+_THREADS = "OMP_NUM_THREADS"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """MASTER_PORT is one of these, the same for all workers of a job."""
 
@@ -74,6 +75,9 @@ def environment_of(
         FLEXO_UNIT_PLACE=str(order.slot % job.unit),
         **_of_torchrun(projected_rank, job),
     )
+    if not environment.get(_THREADS):
+        # else each of several workers on a node takes as many threads as all of them have processors
+        environment[_THREADS] = str(job.shape.cpus)
     if virtual := reproducible.virtual_workers(environment):
         environment.update(_of_virtual_worker(virtual, order, place))
     if order.newcomer:
@@ -155,7 +159,7 @@ def _of_virtual_worker(count: int, order: pb.StartWorker, place: WorkerLocation)
         "FLEXO_BASE": str(count),
         "LOCAL_RANK": str(order.slot),
         "LOCAL_WORLD_SIZE": str(place.slots),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1",
+        _THREADS: os.environ.get(_THREADS) or "1",
     }
 
 

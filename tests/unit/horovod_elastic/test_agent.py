@@ -95,6 +95,21 @@ def test_a_worker_has_torchruns_variables_and_the_users_own_address_counts(
     assert environment["ROLE_NAME"] == role
 
 
+@pytest.mark.parametrize(("threads", "told"), [(None, "4"), ("", "4"), ("3", "3")])
+def test_a_worker_has_as_many_threads_as_processors_unless_the_user_says_a_number(
+    monkeypatch: pytest.MonkeyPatch, threads: str | None, told: str
+) -> None:
+    """Workers of a job of 1-8 may share a node though its base has one: torchrun's rule is not enough."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    job = job_plan.BaseJob("17", 0, (job_plan.BaseNode("n1", 1),), Resources(1, 4, 0, ""), 1, 8, "")
+    supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
+    place = WorkerLocation("n1", "lo", 1, True)
+    environment = environment_of(pb.StartWorker(worker_id="w1"), place, supervisor, job)  # type: ignore[arg-type]
+    assert environment["OMP_NUM_THREADS"] == told
+
+
 @pytest.mark.parametrize(("threads", "told"), [(None, "1"), ("3", "3")])
 def test_a_virtual_worker_has_its_own_rank_and_the_gpu_of_its_slot(
     monkeypatch: pytest.MonkeyPatch, threads: str | None, told: str
