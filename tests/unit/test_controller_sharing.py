@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,9 @@ from flexo.model.sharing import GpuUse, shared_gpu
 
 
 @pytest.fixture
-def world(tmp_path) -> SharingWorld:
-    return SharingWorld(tmp_path)
+def world(tmp_path) -> Iterator[SharingWorld]:
+    yield SharingWorld(tmp_path)
+    assert not list(tmp_path.glob("*.damaged*")), "flexod took its own event store for a damaged one"
 
 
 def full(world: SharingWorld) -> None:

@@ -77,8 +77,9 @@ VERSION: Final = len(SCHEMAS)
 _GRANTS_SINCE: Final = 9
 """The first version that keeps grants."""
 
-_OWNER: Final = ("issued_grant", "user_id")
-"""The column with a principal: a number if the principal is a uid, else a text."""
+_OF_TWO_KINDS: Final = (("issued_grant", "user_id"), ("issued_grant", "gpus"))
+"""The columns that may have a text instead of a number: a principal that is no uid, and resources that older
+releases do not know (stored_grants)."""
 _PRIMARY_CODE: Final = 0xFF
 """The bits of SQLite's extended error codes that say what kind of error it is (sqlite.org/rescode.html)."""
 
@@ -165,7 +166,7 @@ def _check_kinds(connection: sqlite3.Connection) -> None:
         wrong = [
             f"typeof({name}) NOT IN ('{kind.lower()}', '{kind.lower() if required or key else 'null'}')"
             for _, name, kind, required, _, key in connection.execute(f"PRAGMA table_info({table})")
-            if (table, name) != _OWNER
+            if (table, name) not in _OF_TWO_KINDS
         ]
         if connection.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1").fetchone():
             raise _Damaged(f"the table {table} has values of the wrong kind")

@@ -9,6 +9,7 @@ whole or not at all.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -58,7 +59,14 @@ class EventStore:
     keeps: Final = True
     """Somebody may read the events, so the controller makes texts for them."""
 
-    def __init__(self, path: Path, keep_days: float, epoch: int = 0, max_mib: int = MAX_MIB) -> None:
+    def __init__(
+        self,
+        path: Path,
+        keep_days: float,
+        epoch: int = 0,
+        max_mib: int = MAX_MIB,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`epoch`: the epoch of the flexod that writes from now on, if others may have the same file; 0: none
         may."""
         self._path = path
@@ -74,7 +82,10 @@ class EventStore:
         """Events that could not be written, since this flexod began."""
         self.failures = 0
         """The number of times that the disk refused, since this flexod began."""
-        self._pruned_at = 0.0
+        self._monotonic = monotonic
+        self._pruned_at = monotonic()
+        """By no clock that can be set, and not at the start: a host whose clock is wrong until it hears of the
+        time would drop its history."""
         with self._lock:
             self._guarded(lambda connection: None)
 
@@ -247,8 +258,8 @@ class EventStore:
         return found[0] if found else ()
 
     def add_running_times(self, times: Iterable[RunningTime]) -> None:
-        """Remember the running times of jobs that have ended."""
-        rows = [(time.user, time.gpus, time.seconds, time.ended_at) for time in times]
+        """Remember the running times of jobs that have ended. A part of a GPU counts as one here."""
+        rows = [(each.user, math.ceil(each.gpus), each.seconds, each.ended_at) for each in times]
 
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT INTO running_time VALUES (?, ?, ?, ?)", rows)
@@ -567,9 +578,9 @@ class EventStore:
         return True
 
     def _prune(self, connection: sqlite3.Connection, now: float) -> None:
-        if now - self._pruned_at < _PRUNE_EVERY_S:
+        if self._monotonic() - self._pruned_at < _PRUNE_EVERY_S:
             return
-        self._pruned_at = now
+        self._pruned_at = self._monotonic()
         oldest = now - self._keep_s
         connection.execute("DELETE FROM event WHERE at < ?", (oldest,))
         job_owners.prune(connection, oldest)

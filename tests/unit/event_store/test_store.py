@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from fractions import Fraction
+from itertools import count
 
 import pytest
 from says import says
@@ -29,6 +31,11 @@ JOB = JobKey(7)
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "journal.sqlite"
+
+
+def hours():
+    """A monotonic clock that is read once an hour: everything is pruned that is old enough."""
+    return count(0.0, 3600.0).__next__
 
 
 @pytest.fixture
@@ -75,12 +82,31 @@ def test_an_action_leads_to_the_facts_that_it_went_by(event_store):
 
 
 def test_entries_are_kept_as_long_as_the_administrator_says(path):
-    event_store = EventStore(path, keep_days=2)
+    event_store = EventStore(path, keep_days=2, monotonic=hours())
     event_store.record(NOW, (event("old"),), "{}")
     event_store.record(NOW + 3 * DAY_S, (event("new", at=NOW + 3 * DAY_S),))
     assert texts(event_store) == ["new"]
     event_store.close()
     assert sqlite3.connect(path).execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
+
+
+def test_a_clock_that_is_wrong_until_the_host_hears_of_the_time_deletes_no_history(path):
+    event_store = EventStore(path, keep_days=30)
+    event_store.record(NOW, (event("old"),))
+    event_store.close()
+    event_store = EventStore(path, keep_days=30)
+    event_store.record(NOW + 40 * DAY_S, (event("begun", at=NOW + 40 * DAY_S),))
+    event_store.record(NOW + 60, (event("right again", at=NOW + 60),))
+    assert "old" in texts(event_store)
+    event_store.close()
+
+
+def test_running_times_of_jobs_with_a_part_of_a_gpu_are_kept(path):
+    event_store = EventStore(path, 30)
+    event_store.add_running_times([RunningTime("ada", Fraction(1, 2), 60.0, NOW)])
+    assert (event_store.trouble, event_store.failures) == ("", 0)
+    assert event_store.running_times() == (RunningTime("ada", 1, 60.0, NOW),)
+    event_store.close()
 
 
 def test_caps_outlive_a_restart(path):
@@ -138,7 +164,7 @@ def test_running_times_outlive_a_restart_and_grow_old(path):
     event_store.add_running_times(reversed(times))
     event_store.add_running_times(())
     event_store.close()
-    event_store = EventStore(path, 30)
+    event_store = EventStore(path, 30, monotonic=hours())
     assert event_store.running_times() == times
     event_store.record(NOW + 30 * DAY_S + 0.5, (event("a month later"),))
     assert event_store.running_times() == times[1:]
@@ -154,7 +180,7 @@ def test_demand_outlives_a_restart_is_told_by_its_highest_in_each_step_and_grows
         event_store.add_demand(demand)
     event_store.add_demand(noted[0])
     event_store.close()
-    event_store = EventStore(path, 30)
+    event_store = EventStore(path, 30, monotonic=hours())
     assert event_store.demand(0.0, 300.0) == (noted[1], noted[3])
     assert event_store.demand(0.0, 1.0) == tuple(noted)
     assert event_store.demand(300.0, 300.0) == (noted[3],)
