@@ -84,13 +84,17 @@ def _gpus_of_worker(base: QueuedJob) -> Amount:
 
 
 def shape_within(base: QueuedJob, said: Resources | None) -> Resources:
-    """The resources of one worker. The record of its base bounds what its leader says."""
+    """The resources of one worker. The record of its base bounds what its leader says.
+
+    Fractions of a GPU are those of the record: policies plan in parts of all fractions there are, so that one
+    that a leader has made up would cost them any time and memory.
+    """
     held, workers = base.resources, _workers_within(base)
     gpus, most = _gpus_of_worker(base), held.share(workers)
     if said is None:
         return Resources(gpus, max(1, held.cpus // workers), gpu_type=held.gpu_type)
     return Resources(
-        gpus=min(said.gpus, gpus),
+        gpus=min(said.gpus, gpus) if isinstance(said.gpus, int) else gpus,
         cpus=max(1, min(said.cpus, most.cpus)),
         memory_mib=min(said.memory_mib, most.memory_mib) if held.memory_mib else said.memory_mib,
         gpu_type=said.gpu_type,

@@ -353,3 +353,9 @@ def test_a_leaders_word_on_its_workers_is_bounded_by_slurms_record_of_the_base(t
     assert shape_within(base, Resources(8, 64, 1 << 20, "v100")) == Resources(2, 4, 500, "v100")
     assert shape_within(base, Resources(1, 2, 100)) == Resources(1, 2, 100)
     assert shape_within(base, None) == Resources(2, 3)
+
+
+def test_a_part_of_a_gpu_that_a_leader_makes_up_is_none(tmp_path: Path) -> None:
+    """Policies plan in parts of all fractions there are: 1/999983 would cost them hours."""
+    base = World(tmp_path).cluster.base(1, "2-8", gpus=2, cpus=2)
+    assert shape_within(base, Resources(Fraction(1, 999_983), 1, 0)).gpus == 1

@@ -258,8 +258,9 @@ def _efficiency(shown: JobView) -> list[str]:
     speed, now, most = speed_of(shown.scaling), shown.job.training_workers, shown.job.workers.max
     if speed is None or not now:
         return []
-    sizes = efficiencies({size: speed.rate(size, 1) for size in range(1, max(now, most) + 1)})
     measured = {point.workers for point in shown.scaling}
+    # between measured sizes and beyond them, the throughput per GPU has no peak
+    sizes = efficiencies({size: speed.rate(size, 1) for size in (1, now, most, *sorted(measured))})
     told = [
         f"{sizes[size]:.2f} with {workers(size)}{'' if size in measured else ', which is estimated'}"
         for size in dict.fromkeys((now, most))

@@ -7,15 +7,22 @@ import ssl
 from email.message import EmailMessage
 from email.utils import formatdate
 
+import structlog
+
 from flexo.notices.notice import Notice, Undelivered
 from flexo.notices.settings import NoticesSettings
+
+_log = structlog.get_logger("flexo.notices")
 
 WITHIN_S = 10.0
 """The time in which the server has to answer each command."""
 
 
 def send(settings: NoticesSettings, notice: Notice) -> None:
-    """Send a notice as one mail to all receivers. Raises Undelivered, also if one receiver is refused."""
+    """Send a notice as one mail to all receivers. Raises Undelivered if nobody gets it.
+
+    Receivers that the server refuses are named in the log: sending again would reach the others again.
+    """
     host, _, port = settings.mail_server.rpartition(":")
     try:
         with _connected(settings, host.strip("[]"), int(port)) as server:
@@ -24,7 +31,9 @@ def send(settings: NoticesSettings, notice: Notice) -> None:
         why = str(error) or type(error).__name__
         raise Undelivered(f"the mail server {settings.mail_server} did not take a notice: {why}") from error
     if refused:
-        raise Undelivered(f"the mail server {settings.mail_server} refuses {', '.join(refused)}")
+        _log.warning(
+            "the mail server refuses receivers", server=settings.mail_server, refused=sorted(refused)
+        )
 
 
 def _connected(settings: NoticesSettings, host: str, port: int) -> smtplib.SMTP:

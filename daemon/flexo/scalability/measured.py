@@ -58,5 +58,5 @@ class MeasuredSpeed:
         nothing."""
         last = list(zip(self.table.sizes, self.table.rates, strict=True))[-2:]
         for (few, low), (many, high) in pairwise(last):
-            return min(1.0, max(0.0, math.log(high / low) / math.log(many / few)))
+            return min(1.0, max(0.0, (math.log(high) - math.log(low)) / math.log(many / few)))
         return 1.0

@@ -39,6 +39,7 @@ MAX_NODES = 10_000
 MAX_GPUS = 1_024
 _MAX_PARTS = 1_000_000
 _MAX_DEVICES = 16
+_LEAST_MEASURED, _MOST_MEASURED = 1e-9, 1e12
 MAX_CPUS = 65_536
 MAX_MEMORY_MIB = 1 << 30
 MAX_POINTS = 1_000
@@ -216,7 +217,7 @@ def _tried(report: jobs_pb2.Report) -> TriedBatches | None:
     times = tuple(
         BatchTime(
             samples=from_one("tried.times.samples", each.samples, _MAX_SAMPLES),
-            step_s=amount("tried.times.step_s", each.step_s),
+            step_s=_measured("tried.times.step_s", each.step_s),
             steps=at_most("tried.times.steps", each.steps, _MAX_SAMPLES),
         )
         for each in said.times
@@ -335,8 +336,8 @@ def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tup
     return tuple(
         ScalingPoint(
             workers=at_most("points.workers", point.workers, MAX_WORKERS),
-            samples_per_s=amount("points.samples_per_s", point.samples_per_s),
-            step_s=amount("points.step_s", point.step_s),
+            samples_per_s=_measured("points.samples_per_s", point.samples_per_s),
+            step_s=_measured("points.step_s", point.step_s),
             sync_s=amount("points.sync_s", point.sync_s),
             efficiency=amount("points.efficiency", point.efficiency),
             batches=point.batches,
@@ -447,6 +448,13 @@ def host_in(what: str, text: str) -> str:
 def port_in(what: str, value: int) -> int:
     """A port. Raises Malformed."""
     return from_one(what, value, 65_535)
+
+
+def _measured(what: str, value: float) -> float:
+    """The value. Raises Malformed unless it is 0 or something that can be measured: policies divide by it."""
+    if value and not _LEAST_MEASURED <= value <= _MOST_MEASURED:
+        raise Malformed(f"{what} is {value}: 0, or {_LEAST_MEASURED:g} to {_MOST_MEASURED:g} is allowed")
+    return value
 
 
 def amount(what: str, value: float) -> float:

@@ -28,3 +28,24 @@ def test_each_gpu_has_its_node_and_its_number(shown, held):
 def test_a_name_that_looks_like_gpus_adds_to_those_that_the_job_holds():
     forged = "JobName=x Nodes=n9 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:5) "
     assert len(held_gpus(f"JobId=7 {forged}Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:3)")) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "numbers"),
+    [
+        ("t1", "-"),
+        ("t1", "0-"),
+        ("t1", "0--1"),
+        ("t1", "1,,2"),
+        ("t1", "0-10000000"),
+        ("t1", "99999999999"),
+        ("t[a]", "0"),
+        ("t[1", "0"),
+        ("t[1-2000000]", "0"),
+        ("t[1-1000]", "0-999"),
+    ],
+)
+def test_a_name_that_looks_like_gpus_that_nobody_has_costs_nothing_and_hides_none(nodes, numbers):
+    forged = f"JobName=x Nodes={nodes} CPU_IDs=0 Mem=0 GRES=gpu(IDX:{numbers}) "
+    real = "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:3)"
+    assert held_gpus(f"JobId=7 {forged}{real}") == {("n1", 3)}

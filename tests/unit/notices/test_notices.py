@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from certificates import MadeAuthority, Pair
 from mail_server import MailServer
+from structlog.testing import capture_logs
 
 from flexo.control.watch import Unwatched
 from flexo.events import Event
@@ -181,9 +182,16 @@ def test_a_server_without_tls_gets_no_mail_where_tls_is_configured() -> None:
     assert server.mails == []
 
 
-def test_a_receiver_that_the_server_refuses_is_named() -> None:
-    with MailServer(refuses="bob") as server, pytest.raises(Undelivered, match=r"bob@example\.org"):
+def test_a_receiver_that_the_server_refuses_is_named_and_the_others_get_one_mail() -> None:
+    with MailServer(refuses="bob") as server, capture_logs() as logs:
         mail.send(mailbox(server), NOTICE)
+    assert len(server.mails) == 1
+    assert [entry["refused"] for entry in logs] == [["bob@example.org"]]
+
+
+def test_a_mail_that_no_receiver_takes_is_undelivered() -> None:
+    with MailServer(refuses="bob") as server, pytest.raises(Undelivered, match=r"bob@example\.org"):
+        mail.send(mailbox(server, mail_to=("bob@example.org",)), NOTICE)
 
 
 # --- how often, and whom it holds up --------------------------------------------------------------

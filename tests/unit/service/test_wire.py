@@ -231,6 +231,9 @@ def test_the_last_word_on_a_command_carries_what_was_measured_and_when() -> None
     [
         [point(step_s=float("nan"))],
         [point(samples_per_s=float("inf"))],
+        [point(samples_per_s=1e308)],
+        [point(samples_per_s=1e-20)],
+        [point(step_s=1e-300)],
         [point(efficiency=-1.0)],
         [point(workers=200_000)],
         [point(), point()],
