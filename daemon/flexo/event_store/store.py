@@ -84,8 +84,8 @@ class EventStore:
         """The number of times that the disk refused, since this flexod began."""
         self._monotonic = monotonic
         self._pruned_at = monotonic()
-        """By no clock that can be set, and not at the start: a host whose clock is wrong until it hears of the
-        time would drop its history."""
+        """By no clock that can be set, and not at the start: a host whose clock is wrong until it hears of
+        the time would drop its history."""
         with self._lock:
             self._guarded(lambda connection: None)
 
