@@ -103,6 +103,33 @@ def test_a_script_whose_replicas_may_differ_keeps_its_size(tmp_path: Path, how: 
         assert job.wait() == 0, job.output()
 
 
+@pytest.mark.parametrize("what", ["batch", "loader"])
+def test_a_script_whose_rank_0_is_ahead_of_the_others_keeps_its_size(tmp_path: Path, what: str) -> None:
+    """Newcomers would come to a place at which the others are not."""
+    with local_job(tmp_path / "job", SCRIPT, "--alone", what) as job:
+        job.wait_until("the reason", lambda: "this job keeps its size: " in job.output())
+        assert "at different places of their DataLoaders" in job.output()
+        job.stop()
+        assert job.wait() == 0, job.output()
+        check(job)
+
+
+def test_a_matrix_with_as_many_rows_as_one_worker_has_samples_deals_no_epoch_otherwise(
+    tmp_path: Path,
+) -> None:
+    """Three workers have 22, 21 and 21 samples: only two of them could take the rows for samples."""
+    bound = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
+    with local_job(tmp_path / "job", SCRIPT, "--gathers", "21", **bound) as job:
+        train_at(job, 2)
+        job.start("n1", 1)
+        train_at(job, 3)
+        epoch = max(each["epoch"] for each in job.events("step"))
+        job.wait_until("two epochs", lambda: job.events("step")[-1]["epoch"] > epoch + 1)
+        job.stop()
+        assert job.wait() == 0, job.output()
+        check(job)
+
+
 def test_a_newcomer_with_other_collectives_is_sent_away(tmp_path: Path) -> None:
     """The others wait for it until Gloo's timeout, and train on."""
     bound = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}

@@ -369,7 +369,12 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         return alone
 
     def _note_gathered(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note whether tensors that are to be gathered have a row for each sample of a training batch."""
+        """Note whether tensors that are to be gathered have a row for each sample of a training batch.
+
+        All workers must find the same. So it counts only while they have equally many samples.
+        """
+        if self.weight != 1.0:
+            return
         rows = [len(each) for each in tensors if self.batch and each.dim()]
         self.gathers_samples |= any(each and each % self.batch == 0 for each in rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -305,7 +306,14 @@ def _broadcast_objects(original: Callable[..., None]) -> Callable[..., None]:
         group = kwargs.get("group") or (args[1] if len(args) > 1 else None)
         if loop.runs and loop.group.muted and (group is None or isinstance(group, ElasticGroup)):
             return  # alone, a worker has its own objects: there is none to unpickle
-        original(object_list, *args, **kwargs)
+        own = list(object_list)
+        try:
+            original(object_list, *args, **kwargs)
+        except (RuntimeError, EOFError, pickle.UnpicklingError):
+            if not (loop.runs and loop.group.muted):
+                raise
+        if loop.runs and loop.group.muted:  # a worker has died meanwhile: what has come may be cut off
+            object_list[:] = own
 
     return broadcast_object_list
 

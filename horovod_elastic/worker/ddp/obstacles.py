@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 LBFGS = "LBFGS computes gradients several times in a step"
 NOT_AVERAGED = "it takes steps with gradients that are not averaged over workers (no_sync)"
 SEVERAL_LOADERS = "it takes a step with batches of several DataLoaders, which flexo deals out one by one"
+_APART = (
+    "its workers are at different places of their DataLoaders: one of them took batches of its training"
+    " loader alone before training, or made a loader before it that the others did not make"
+)
 _AHEAD = "it takes a batch from its DataLoader before the step with the one before is taken"
 
 
@@ -41,8 +45,20 @@ def of_first_steps(captured: Captured, group: ElasticGroup, last: Iteration | No
     if not by_steps and (package := unknown_trainer()):
         return f"its training loop is in the package {package}, whose counters flexo does not know"
     if last is None:
-        return ""
-    return _AHEAD if last.is_ahead() else _parts_of_ranks(last, group)
+        return _APART if _are_apart(None, group) else ""
+    if last.is_ahead():
+        return _AHEAD
+    return _APART if _are_apart(last, group) else _parts_of_ranks(last, group)
+
+
+def _are_apart(last: Iteration | None, group: ElasticGroup) -> bool:
+    """Whether the workers are not all at the same place, to which newcomers would come."""
+    at = [0, 0, -1] if last is None else [last.place, last.given, last.known.history.number]
+    try:
+        return any(each != at for each in group.exchange(at))
+    except RuntimeError as error:  # a worker is gone: the others go back, as from a step
+        group.note_failure(error)
+        return False
 
 
 def _parts_of_ranks(last: Iteration, group: ElasticGroup) -> str:

@@ -27,7 +27,8 @@ class Points(Dataset):
         return self.inputs[number], self.targets[number], number
 
 
-def main():
+def read():
+    """The command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--epochs", type=int, default=1000)
@@ -35,9 +36,28 @@ def main():
     parser.add_argument("--sleep", type=float, default=0.02)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--stranger", action="store_true", help="rank 2 has one more collective")
+    parser.add_argument("--alone", choices=["batch", "loader"], help="rank 0 takes or makes one by itself")
+    parser.add_argument("--gathers", type=int, default=0, help="rows of a matrix gathered in each step")
     parser.add_argument("--device", default="cpu", help="cuda: all workers share one GPU")
     parser.add_argument("--resume", action="store_true", help="from the last checkpoint, if there is one")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def gather(rows):
+    """Gather a matrix of the script's own, such as a confusion matrix."""
+    if rows:
+        matrices = [torch.zeros(rows, 3) for _ in range(dist.get_world_size())]
+        dist.all_gather(matrices, matrices[0].clone())
+
+
+def look_alone(wanted, loader):
+    """Rank 0 takes a batch that the others do not take."""
+    if wanted and dist.get_rank() == 0:
+        next(iter(loader()))
+
+
+def main():
+    options = read()
 
     device = torch.device(options.device)
     if device.type == "cuda":
@@ -51,6 +71,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99)
     data = Points(options.samples)
     sampler = DistributedSampler(data, shuffle=True)
+    look_alone(options.alone == "loader", lambda: DataLoader(data, batch_size=256))
     loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=options.workers)
     check = DataLoader(data, batch_size=256, sampler=DistributedSampler(data, shuffle=False))
     log = Path(options.log_dir, f"{os.getpid()}.jsonl").open("a", buffering=1)  # noqa: SIM115
@@ -67,6 +88,7 @@ def main():
         optimizer.load_state_dict(kept["optimizer"])
         scheduler.load_state_dict(kept["scheduler"])
         first = kept["epoch"]
+    look_alone(options.alone == "batch", lambda: loader)
     tell("began", script_rank=rank, loaded=first)
     for epoch in range(first, options.epochs):
         assert len(next(iter(loader))) == 3, "scripts look at a batch before an epoch"
@@ -80,6 +102,7 @@ def main():
             loss.backward()
             optimizer.step()
             scheduler.step()
+            gather(options.gathers)
             digest = float(sum(each.detach().double().abs().sum() for each in model.parameters()))
             taken = int(optimizer.state_dict()["state"][0]["step"])
             rate = scheduler.get_last_lr()[0]
