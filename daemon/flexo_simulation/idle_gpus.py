@@ -182,9 +182,9 @@ class _Runs:
         begin, end = span
         most_gpu_s = sum(nodes.gpus.values()) * (end - begin)
         used, unknown, nameless, partly = 0.0, 0, 0, 0
-        users: set[str] = set()
+        users = set()
         for run in runs:
-            users.add(run.user)
+            users.add((run.user, run.account))
             here = sum(1 for name in run.node_names if name in nodes.gpus)
             seconds = min(run.ended_at, end) - max(run.started_at, begin)
             if seconds <= 0 or not (here or not run.node_names):
@@ -197,7 +197,7 @@ class _Runs:
         # without the user's word, a node's GPUs are those that jobs tell of: those of other jobs may be more
         told = not nameless and not partly and (gpus_per_node is not None or not unknown)
         told = told and used <= most_gpu_s * (1 + 1e-9)
-        one_user = users.pop() if len(users) == 1 else ""
+        one_user = users.pop()[0] if len(users) == 1 else ""
         return cls(used if told else None, unknown, nameless, one_user)
 
 

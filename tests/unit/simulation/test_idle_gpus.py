@@ -179,11 +179,6 @@ def test_a_dump_of_one_user_is_warned_of(idle_of):
     assert says(" ".join(idle_words.sentences(idle_of(mine))), "Warning", "one user, ann", "operator")
 
 
-def test_a_user_of_two_accounts_is_one_user(idle_of):
-    mine = [*(text.replace("bob", "ann") for text in FOUR), job(5, 1600, 1800, 1, "gpu02", Account="theory")]
-    assert says(" ".join(idle_words.sentences(idle_of(mine))), "Warning", "one user, ann")
-
-
 def test_nodes_that_are_always_busy_have_no_intervals(idle_of):
     found = figures(idle_of([job(n, 100 * n, 100 * n + 100, 2) for n in range(5)]))
     assert found.idle_share == 0
