@@ -88,7 +88,7 @@ def environment_of(
     if choice.is_on_torch(environment):
         # Horovod's library keeps its own 30 s: they bound what its Gloo does not notice
         # (docs/explanation/core.md).
-        environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
+        environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(choice.TORCH_TIMEOUT_S))
     if choice.sums_by_service(environment):
         environment[place_of_aggregator.VARIABLE] = str(supervisor.folder)
     if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):

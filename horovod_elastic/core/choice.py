@@ -11,6 +11,8 @@ from collections.abc import Mapping, MutableMapping
 
 TORCH, HOROVOD, SERVICE = CORES = ("torch", "horovod", "service")
 """SERVICE is the torch core with sums by Aggregators (horovod_elastic/aggregation) instead of all-reduces."""
+TORCH_TIMEOUT_S = 120
+"""How long a worker waits for others on the torch core; HOROVOD_GLOO_TIMEOUT_SECONDS is the user's word."""
 DEFAULT_CORE = TORCH
 VARIABLE = "FLEXO_CORE"
 OWN, SATELLITES, POOL, AUTO = AGGREGATORS = ("own", "satellites", "pool", "auto")

@@ -196,7 +196,10 @@ class WholeGroup(Follower):
         place, groups = communicator.place, communicator.groups()
         try:
             groups.build(self._members, tuple(range(place.size)))
-            self._inside = torchs_own.plain_group(place.rank, place.size, groups.gloo(self._members))
+            gloo = groups.gloo(self._members)
+            self._inside = torchs_own.plain_group(place.rank, place.size, gloo)
+            if self._default.patience is not None:
+                torchs_own.have_wait(gloo, self._default.patience)
         except RuntimeError as error:  # a member is gone
             if not self.guards:
                 raise

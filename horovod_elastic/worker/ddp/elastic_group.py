@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._inside: Any = None
         self._sums: Sums | None = None
         self._gpu: torch.device | None = None
+        self._gloo: Any = None
+        """The group of Gloo in `_inside`."""
         """The GPU whose tensors NCCL carries; None if there were none in this generation."""
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
@@ -66,6 +69,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The samples of this worker's present training batch; 0 if flexo does not deal them out."""
         self.gathers_samples = False
         """Whether the script gathers something for each of them: all workers must have as many then."""
+        self.patience: timedelta | None = None
+        """How long the script's own collectives wait for other workers. In a hand-over they wait no longer
+        than the core does: a newcomer may never come. None: nor at other times."""
         self.adds_in_order = False
         """Whether sums have the same bits wherever ranks run (fixed_tree.py)."""
 
@@ -77,14 +83,14 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._enter(communicator, communicator.place.rank, communicator.place.size)
 
     def _enter(self, communicator: Communicator, rank: int, size: int) -> None:
-        self._communicator, self._inside, self._gpu = communicator, None, None
+        self._communicator, self._inside, self._gpu, self._gloo = communicator, None, None, None
         self.gone = frozenset()
         self._sums = communicator.sums(SUMS_AT_ONCE) if self._members == GLOBAL_SET else None
         if size == 1:
             return
         try:
-            gloo = communicator.groups().gloo(self._members)
-            self._inside = torchs_own.plain_group(rank, size, gloo)
+            self._gloo = communicator.groups().gloo(self._members)
+            self._inside = torchs_own.plain_group(rank, size, self._gloo)
         except RuntimeError as error:  # a member is gone already
             if not self.guards:
                 raise
@@ -99,6 +105,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         assert self._communicator is not None
         self._rank, self._size = self._communicator.place.rank, self._communicator.place.size
         torchs_own.has_ranks(self, range(self._size))
+        if self.patience is not None and self._gloo is not None:
+            torchs_own.have_wait(self._gloo, self.patience)
 
     def weigh(self, weight: float, alike: int, batch: int = 0) -> None:
         """Weigh this worker's gradients. `alike`: the number of workers that have the same samples."""

@@ -129,7 +129,7 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
             return original(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
         sigterm.outlive()
         if _default.front is None:
-            _default.front = _take_place(session)
+            _default.front = _take_place(session, timeout)
         _set_variables(session)
         shared = _shared_store(session, _default.front)
         _default.made += 1
@@ -164,10 +164,11 @@ def _session_for(rank: int, world_size: int) -> Session | None:
     return session
 
 
-def _take_place(session: Session) -> TorchFrontEnd:
+def _take_place(session: Session, timeout: timedelta | None) -> TorchFrontEnd:
     """Take this worker's place among the founders; a newcomer is alone until it joins."""
+    from horovod_elastic.core import choice, python_layer
     from horovod_elastic.core.c10d.torch_core import TorchCore
-    from horovod_elastic.worker.ddp import rates, training_loop, units
+    from horovod_elastic.worker.ddp import rates, torchs_own, training_loop, units
     from horovod_elastic.worker.ddp.deal import BatchRule
     from horovod_elastic.worker.ddp.default_group import DefaultGroup
     from horovod_elastic.worker.ddp.front_end import TorchFrontEnd
@@ -175,6 +176,8 @@ def _take_place(session: Session) -> TorchFrontEnd:
 
     unit = units.meet() if os.environ.get(ELASTIC) == "1" else None
     group = DefaultGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
+    if python_layer.gloo_timeout_s() == choice.TORCH_TIMEOUT_S:  # else the user has said how long
+        group.patience = timeout or torchs_own.default_timeout()
     front = TorchFrontEnd(group)
     unit_size = 1 if unit is None else unit.size
     session.core = TorchCore(front, functools.partial(units.sets_across, size=unit_size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -55,6 +56,17 @@ def has_ranks(group: Any, ranks: Iterable[int]) -> None:
     tables = distributed_c10d._world
     if group in tables.pg_map:
         tables.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+
+
+def default_timeout() -> timedelta:
+    """How long collectives of Gloo wait for other ranks where the script does not say it."""
+    longest: timedelta = distributed_c10d.default_pg_timeout
+    return longest
+
+
+def have_wait(gloo: Any, longest: timedelta) -> None:
+    """Have collectives of this ProcessGroupGloo wait so long for the other ranks from now on."""
+    gloo._set_default_timeout(longest)
 
 
 def gather_parts(group: Any, whole: torch.Tensor, own: torch.Tensor) -> None:
