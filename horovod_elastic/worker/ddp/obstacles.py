@@ -53,6 +53,8 @@ def of_first_steps(captured: Captured, group: ElasticGroup, last: Iteration | No
 
 def _are_apart(last: Iteration | None, group: ElasticGroup) -> bool:
     """Whether the workers are not all at the same place, to which newcomers would come."""
+    if group.unit is not None or group.adds_in_order:
+        return False
     at = [0, 0, -1] if last is None else [last.place, last.given, last.known.history.number]
     try:
         return any(each != at for each in group.exchange(at))
