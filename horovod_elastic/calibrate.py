@@ -6,7 +6,7 @@ Two workers of the job exchange the gradients of models of several sizes, then m
 the medians to the file, which `[controller] all_reduce` of flexod's configuration names. The job scalability
 analyzer of Saxena et al. ("Effective Elastic Scaling of Deep Learning Workloads", section III-B) measures
 all-reduces, too. What counts here is how much longer an optimizer's step lasts with others than alone. A bare
-all-reduce takes less: it has one tensor, which lies ready in the cache.
+all-reduce of as many weights takes less (docs/evidence/speeds.md).
 """
 
 from __future__ import annotations

@@ -75,10 +75,11 @@ def environment_of(
         FLEXO_UNIT_PLACE=str(order.slot % job.unit),
         **_of_torchrun(projected_rank, job),
     )
-    if not environment.get(_THREADS):
-        # else each of several workers on a node takes as many threads as all of them have processors
-        environment[_THREADS] = str(job.shape.cpus)
-    if virtual := reproducible.virtual_workers(environment):
+    virtual = reproducible.virtual_workers(environment)
+    # Without a number, each of several workers on a node takes as many threads as all have processors. It
+    # must be the same on every node for virtual workers: sums over several threads have another order.
+    environment[_THREADS] = environment.get(_THREADS) or str(1 if virtual else job.shape.cpus)
+    if virtual:
         environment.update(_of_virtual_worker(virtual, order, place))
     if order.newcomer:
         # A newcomer is alone until it joins, and the native core believes local and cross ranks.
@@ -152,14 +153,12 @@ def _of_torchrun(rank: pb.ProjectedRank, job: BaseJob) -> dict[str, str]:
 def _of_virtual_worker(count: int, order: pb.StartWorker, place: WorkerLocation) -> dict[str, str]:
     """The variables of a virtual worker that differ from those of other workers.
 
-    LOCAL_RANK names its GPU, which it may share. The number of threads must be the same on every node: sums
-    over several threads have another order.
+    LOCAL_RANK names its GPU, which it may share.
     """
     return {
         "FLEXO_BASE": str(count),
         "LOCAL_RANK": str(order.slot),
         "LOCAL_WORLD_SIZE": str(place.slots),
-        _THREADS: os.environ.get(_THREADS) or "1",
     }
 
 

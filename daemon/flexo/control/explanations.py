@@ -260,7 +260,7 @@ def _efficiency(shown: JobView) -> list[str]:
         return []
     measured = {point.workers for point in shown.scaling}
     # between measured sizes and beyond them, the throughput per GPU has no peak
-    sizes = efficiencies({size: speed.rate(size, 1) for size in (1, now, most, *sorted(measured))})
+    sizes = efficiencies({size: speed.rate(size, 1) for size in {1, now, most, *measured}})
     told = [
         f"{sizes[size]:.2f} with {workers(size)}{'' if size in measured else ', which is estimated'}"
         for size in dict.fromkeys((now, most))

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flexo.model.measured import BatchTime
-from flexo_bench.jsa.forecasts import MODELS, Analyzed, Measured, forecasts, lines, measured, unseen
+from flexo_bench.jsa.forecasts import MODELS, Analyzed, Measured, forecasts, lines, unseen
 from flexo_bench.local_job.assigning import assigning_flexod, variables_of
 from flexo_bench.local_job.job import job_of, local_job
 from flexo_protos.all_reduce_file import AllReduceTable, parse
@@ -90,11 +90,11 @@ def _analyze(
 ) -> Analyzed:
     tell(f"{model}: a job of one worker trains for {options.seconds:.0f} s, and tries batches first")
     times, weights, trials_s, job_s = _try(model, options.seconds, folder / f"{model}-trials")
-    pairs: list[Measured] = []
+    measured: list[Measured] = []
     for workers, batches in unseen(times, options.workers).items():
         tell(f"{model}: {workers} worker{'' if workers == 1 else 's'} with batches {batches}")
-        pairs += _measure(model, workers, batches, folder / f"{model}-{workers}")
-    return Analyzed(model, weights, times, trials_s, job_s, forecasts(times, weights, table, pairs))
+        measured += _measure(model, workers, batches, folder / f"{model}-{workers}")
+    return Analyzed(model, weights, times, trials_s, job_s, forecasts(times, weights, table, measured))
 
 
 def _try(model: str, seconds: float, folder: Path) -> tuple[tuple[BatchTime, ...], int, float, float]:
@@ -140,7 +140,7 @@ def _measure(model: str, workers: int, batches: Sequence[int], folder: Path) -> 
         pair: [max(step) for step in zip(*ranks, strict=True)] for pair, ranks in sorted(turns.items())
     }
     return [
-        measured(workers, batch, [steps for (of, _), steps in slowest.items() if of == batch])
+        Measured.of(workers, batch, [steps for (of, _), steps in slowest.items() if of == batch])
         for batch in batches
     ]
 

@@ -29,7 +29,14 @@ class Measured:
     step_s: float
     """Median."""
     wavers: float
-    """How far the medians of two halves of these steps, of every other turn, are apart, relative to all."""
+    """How far apart the medians of every other turn and of the rest are, relative to the median of all."""
+
+    @classmethod
+    def of(cls, workers: int, batch: int, turns: Sequence[Sequence[float]]) -> Measured:
+        """What the steps (seconds) of several turns of this pair show."""
+        every = median(step for turn in turns for step in turn)
+        first, second = (median(step for turn in turns[half::2] for step in turn) for half in (0, 1))
+        return cls(workers, batch, every, abs(first - second) / every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,6 @@ class Analyzed:
         return self.trials_worker_s / self.job_worker_s
 
 
-def measured(workers: int, batch: int, turns: Sequence[Sequence[float]]) -> Measured:
-    """What the steps (seconds) of several turns of this pair show."""
-    every = median(step for turn in turns for step in turn)
-    first, second = (median(step for turn in turns[half::2] for step in turn) for half in (0, 1))
-    return Measured(workers, batch, every, abs(first - second) / every)
-
-
 def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int, ...]]:
     """Batches to measure by the number of workers: on one worker those halfway between trials; on more, any.
 
@@ -85,10 +85,10 @@ def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int
 
 
 def forecasts(
-    times: tuple[BatchTime, ...], weights: int, table: AllReduceTable, measured_pairs: Iterable[Measured]
+    times: tuple[BatchTime, ...], weights: int, table: AllReduceTable, measured: Iterable[Measured]
 ) -> tuple[Forecast, ...]:
     """The analyzer's expectation of each measured pair."""
-    pairs = tuple(measured_pairs)
+    pairs = tuple(measured)
     largest = max(max(-(-each.batch // each.workers) for each in pairs), times[-1].samples)
     batches = Range(1, max(each.batch for each in pairs))
     speed = speed_of(times, weights, largest, batches, table)

@@ -1,7 +1,7 @@
 """Trains one of two models on handwritten digits, as an elastic Horovod program whose batch may change.
 
 With --seconds it trains that long with the batches that its runtime asks for. With --measure it trains a
-number of steps with each of these batches in turn, several times, and logs the median time of a step.
+number of steps with each of these batches in turn, several times, and logs the seconds of each step.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator: Communicator | None = None
         self._inside: Any = None
         self._sums: Sums | None = None
-        self._gpu: torch.device | None = None
         self._gloo: Any = None
         """The group of Gloo in `_inside`."""
+        self._gpu: torch.device | None = None
         """The GPU whose tensors NCCL carries; None if there were none in this generation."""
         self._members = GLOBAL_SET
         """The number of the communicator's process set whose members this group has."""
@@ -70,8 +70,8 @@ class ElasticGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.gathers_samples = False
         """Whether the script gathers something for each of them: all workers must have as many then."""
         self.patience: timedelta | None = None
-        """How long the script's own collectives wait for other workers. In a hand-over they wait no longer
-        than the core does: a newcomer may never come. None: nor at other times."""
+        """How long the script's own collectives wait for other workers; None: no longer than in a hand-over,
+        where a newcomer may never come."""
         self.adds_in_order = False
         """Whether sums have the same bits wherever ranks run (fixed_tree.py)."""
 

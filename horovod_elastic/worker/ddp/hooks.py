@@ -176,9 +176,8 @@ def _take_place(session: Session, timeout: timedelta | None) -> TorchFrontEnd:
 
     unit = units.meet() if os.environ.get(ELASTIC) == "1" else None
     group = DefaultGroup(0, 1) if unit is None else UnitsGroup(unit, _cannot_resize)
-    if (
-        unit is None and python_layer.gloo_timeout_s() == choice.TORCH_TIMEOUT_S
-    ):  # else the user has said how long
+    users_own = python_layer.gloo_timeout_s() != choice.TORCH_TIMEOUT_S
+    if unit is None and not users_own:
         group.patience = timeout or torchs_own.default_timeout()
     front = TorchFrontEnd(group)
     unit_size = 1 if unit is None else unit.size

@@ -44,30 +44,25 @@ def of_first_steps(captured: Captured, group: ElasticGroup, last: Iteration | No
         return why
     if not by_steps and (package := unknown_trainer()):
         return f"its training loop is in the package {package}, whose counters flexo does not know"
-    if last is None:
-        return _APART if _are_apart(None, group) else ""
-    if last.is_ahead():
-        return _AHEAD
-    return _APART if _are_apart(last, group) else _parts_of_ranks(last, group)
+    is_plain = group.unit is None and not group.adds_in_order
+    if is_plain and (why := _of_places(last, group)):
+        return why
+    return _AHEAD if last is not None and last.is_ahead() else ""
 
 
-def _are_apart(last: Iteration | None, group: ElasticGroup) -> bool:
-    """Whether the workers are not all at the same place, to which newcomers would come."""
-    if group.unit is not None or group.adds_in_order:
-        return False
-    at = [0, 0, -1] if last is None else [last.place, last.given, last.known.history.number]
+def _of_places(last: Iteration | None, group: ElasticGroup) -> str:
+    """Why there is no place to which newcomers could come, or no samples that could be dealt out to them."""
+    at, loads = [0, 0, -1], 0
+    if last is not None:
+        at, loads = [last.place, last.given, last.known.history.number], last.known.loads
     try:
-        return any(each != at for each in group.exchange(at))
+        told = group.exchange([*at, loads])
     except RuntimeError as error:  # a worker is gone: the others go back, as from a step
         group.note_failure(error)
-        return False
-
-
-def _parts_of_ranks(last: Iteration, group: ElasticGroup) -> str:
-    """Why the script's own division of its samples cannot be resized; "" if there is none."""
-    if group.unit is not None or group.adds_in_order or not last.known.loads:
         return ""
-    if len({digest for (digest,) in group.exchange([last.known.loads])}) == 1:
+    if any(theirs[:-1] != at for theirs in told):
+        return _APART
+    if last is None or all(theirs[-1] == loads for theirs in told):
         return ""
     return (
         f"each rank loads samples of its own ({last.loads()}), which flexo cannot deal out anew."

@@ -6,7 +6,7 @@ import pytest
 from says import says
 
 from flexo.model.measured import BatchTime
-from flexo_bench.jsa.forecasts import Analyzed, Measured, forecasts, lines, measured, unseen
+from flexo_bench.jsa.forecasts import Analyzed, Measured, forecasts, lines, unseen
 from flexo_protos.all_reduce_file import AllReduceTable
 
 TABLE = AllReduceTable("cpu", (2,), (1e6, 2e6), ((0.01, 0.02),))
@@ -18,7 +18,7 @@ def test_no_pair_that_is_measured_was_tried() -> None:
 
 
 def test_a_measured_pair_says_how_far_two_halves_of_its_turns_are_apart() -> None:
-    assert measured(2, 64, [[0.1, 0.1], [0.2, 0.2], [0.1, 9.0], [0.2, 0.3]]) == Measured(
+    assert Measured.of(2, 64, [[0.1, 0.1], [0.2, 0.2], [0.1, 9.0], [0.2, 0.3]]) == Measured(
         2, 64, pytest.approx(0.2), pytest.approx(0.5)
     )
 

@@ -96,7 +96,7 @@ def test_more_gpus_than_were_measured_are_taken_to_communicate_like_the_most():
 
 @given(
     low=st.integers(1, 40),
-    more=st.integers(0, 60),
+    more=st.integers(0, 200),
     largest=st.integers(1, 64),
     workers=st.integers(1, 12),
     trials=st.dictionaries(st.integers(1, 80), st.floats(0.1, 90.0), min_size=1, max_size=5),
