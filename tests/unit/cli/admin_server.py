@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -26,12 +27,17 @@ class SayingWho:
 
 @contextmanager
 def serving(service: admin_pb2_grpc.AdminServiceServicer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """`flexo` finds `service` where it looks for flexod, and needs no munged to ask it. Its address."""
+    """`flexo` finds `service` where it looks for flexod, and needs no munged to ask it. Its address.
+
+    Each has an address of its own. gRPC remembers for the whole process that a port could not be reached, and
+    an earlier test's port may come again.
+    """
     server = grpc.server(futures.ThreadPoolExecutor(2))
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    host = f"127.{random.randrange(1, 255)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+    port = server.add_insecure_port(f"{host}:0")
     server.start()
-    address = f"127.0.0.1:{port}"
+    address = f"{host}:{port}"
     monkeypatch.setenv("FLEXO_DAEMON", address)
     monkeypatch.setattr(connection, "new_authenticator", SayingWho)
     yield address

@@ -87,7 +87,7 @@ class Job:
         assert not any(rank.through.is_set() for rank in self.ranks.all), "the ranks ended before"
 
 
-@pytest.mark.parametrize(("count", "workers"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize(("count", "workers"), [(3, 1), pytest.param(1, 2, marks=pytest.mark.thorough)])
 def test_sums_have_the_same_bits_while_they_migrate_to_a_pool_within_it_and_back_to_the_nodes(
     nodes: list[AggregatorProcess], three: list[PoolProcess], count: int, workers: int
 ) -> None:
