@@ -223,7 +223,7 @@ local function count_gpus(request)
     local rest = item:gsub("^gres[:/]", "")
     if rest == "gpu" or rest:find("^gpu[:=]") then
       local count = rest:match("[:=](%d+)$")
-      if not count and rest:find("[:=]%d") then
+      if not count and rest:find("[:=]%d+[kKmMgGtTpP]$") then
         refuse("cannot read the number of GPUs in %s", shown(item))
       end
       gpus = gpus + tonumber(count or 1)

@@ -6,6 +6,7 @@ The node `c1` has CPUs only, for the bases of opportunistic jobs.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from controller_world import ADA, FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
@@ -59,9 +60,9 @@ class SharingCluster(FakeCluster):
             for device in shared_gpus_in(job.resources.devices)
         ]
 
-    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
+    def gpus_of(self, job: str, nodes: Collection[str]) -> frozenset[tuple[str, int]]:
         self.asked.append(job)
-        return self.indices.get(int(job), frozenset())
+        return frozenset(gpu for gpu in self.indices.get(int(job), ()) if gpu[0] in nodes)
 
     def release(self, job: str) -> None:
         self.released.append(int(job))

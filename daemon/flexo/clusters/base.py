@@ -247,8 +247,9 @@ class Allocates(Protocol):
 class SharesGpus(Protocol):
     """A cluster on whose GPUs a second job may run beside the job that holds them."""
 
-    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
-        """The node and the number there of each GPU that a running job (`QueuedJob.identifier`) holds."""
+    def gpus_of(self, job: str, nodes: Collection[str]) -> frozenset[tuple[str, int]]:
+        """The node and the number there of each GPU that a running job (`QueuedJob.identifier`) holds on its
+        nodes."""
         ...
 
     def release(self, job: str) -> None:

@@ -39,9 +39,8 @@ class SharedGpus:
 
     def _ask(self, cluster: SharesGpus, base: QueuedJob) -> frozenset[Gpu]:
         """The job's GPUs; none if the answer does not agree with the job's record."""
-        gpus = cluster.gpus_of(base.identifier)
-        agrees = len(gpus) == base.resources.gpus and {node for node, _ in gpus} <= set(base.nodes)
-        return gpus if agrees else frozenset()
+        gpus = cluster.gpus_of(base.identifier, base.nodes)
+        return gpus if len(gpus) == base.resources.gpus else frozenset()
 
     def release(self, state: ClusterState, jobs: Iterable[ElasticJob]) -> Iterator[Event]:
         """Let satellites start that wait, held, for shared GPUs, and that a grant allows."""

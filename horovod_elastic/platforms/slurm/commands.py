@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -55,11 +56,15 @@ def _slurmctld_is_down(environment: Mapping[str, str]) -> bool:
 
 
 def ask(command: list[str], environment: Mapping[str, str] | None) -> str:
-    """The output of a Slurm command, run without Slurm's variables in `environment`. Raises NotInAJob."""
+    """The output of a Slurm command, run without Slurm's variables in `environment`. Raises NotInAJob.
+
+    Times are seconds since 1970, however the user likes them.
+    """
+    kept = os.environ if environment is None else clean_environment(environment)
     try:
         done = subprocess.run(
             command,
-            env=None if environment is None else clean_environment(environment),
+            env={**kept, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
             text=True,
             errors="replace",  # users name their jobs in whatever encoding they like

@@ -15,6 +15,9 @@ RANGE, OPPORTUNISTIC, COHOST = "FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC", "
 """Variables of the batch script: the range of an elastic job, that of an opportunistic one, and whether the
 job shares its GPUs."""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_GPUS_PER_NODE, _TRES_PER_TASK = "SLURM_GPUS_PER_NODE", "SLURM_TRES_PER_TASK"
+_GPUS_AMONG_TRES = re.compile(r"(?:^|,)gres[/:]gpu[:=]([^,]+)")
+"""The GPUs among resources such as "cpu:2,gres/gpu:a100:1"."""
 
 
 def allocation(environment: Mapping[str, str]) -> Allocation:
@@ -102,16 +105,21 @@ def _opportunistic(environment: Mapping[str, str], names: list[str], tasks: list
     )
 
 
-def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with the variables of all options, also for a job that used --comment instead.
+def with_recorded_options(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """`environment` with the variables of all options, also of those that were not options of sbatch.
 
-    Slurm does not set the variables for such a job. The controller's side of the plugin has checked the
-    comment and written its content into AdminComment.
+    Slurm sets no variables for what a job's comment says, nor for what the site adds, such as
+    cohost_accounts. The controller's side of the plugin has checked it and written it into AdminComment.
     """
     job_id = environment.get(JOB_ID, "")
-    if RANGE in environment or OPPORTUNISTIC in environment or not job_id:
+    if not job_id:
         return environment
-    shown = commands.ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    try:
+        shown = commands.ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    except NotInAJob:
+        if RANGE in environment or OPPORTUNISTIC in environment:
+            return environment
+        raise
     match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
     if match is None:
         return environment
@@ -121,12 +129,19 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     if opportunistic:
         size = {OPPORTUNISTIC: match[1] + (",auto" if opportunistic[1] else "")}
     return {
-        **environment,
+        **{name: value for name, value in environment.items() if name not in (RANGE, OPPORTUNISTIC)},
         **size,
         COHOST: "1" if ";cohost" in match[2] else "",
         "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
         "FLEXO_ELASTIC_HETEROGENEOUS": "1" if ";heterogeneous" in match[2] else "",
+        **_type_of_gres(shown),
     }
+
+
+def _type_of_gres(shown: str) -> dict[str, str]:
+    """GPUs of a type, said by --gres, for which Slurm sets no variable, as if said by --gpus-per-node."""
+    match = re.search(r" TresPerNode=(?:\S*,)?gres[:/]gpu:([^:,\s]+:\d+)", shown)
+    return {_GPUS_PER_NODE: match[1]} if match else {}
 
 
 def node_names(nodelist: str) -> list[str]:
@@ -172,11 +187,15 @@ def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
     """
     for variable, workers in (
         ("SLURM_GPUS_PER_TASK", 1),
-        ("SLURM_GPUS_PER_NODE", max(tasks)),
+        (_TRES_PER_TASK, 1),
+        (_GPUS_PER_NODE, max(tasks)),
         ("SLURM_GPUS", sum(tasks)),
     ):
-        if text := environment.get(variable, ""):
-            match = re.fullmatch(r"(?:(?P<kind>[A-Za-z_][^:,]*)(?::(?P<some>\d+))?|(?P<all>\d+))", text)
+        text = environment.get(variable, "")
+        if variable == _TRES_PER_TASK:
+            text = ",".join(_GPUS_AMONG_TRES.findall(text))
+        if text:
+            match = re.fullmatch(r"(?P<all>\d+)|(?P<kind>\w[^:,]*)(?::(?P<some>\d+))?", text)
             if match is None:
                 raise NotInAJob(f"{variable} is '{text}'; GPUs of one type can be used, such as 4 or a100:4")
             return match["kind"] or "", int(match["all"] or match["some"] or 1) // workers

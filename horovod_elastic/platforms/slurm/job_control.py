@@ -47,6 +47,12 @@ _LOOK_S = 0.5
 _END = END.name.removeprefix("SIG")
 _BASE_STEP = "flexo-agent"
 """The name of the job steps of the base's agents."""
+_BASE_STATES = {
+    **dict.fromkeys(("R", "CF", "SI", "RS"), BaseState.RUNS),
+    **dict.fromkeys(("S", "ST"), BaseState.SUSPENDED),
+}
+"""What squeue's states of a base mean; in all others it has ended. SI: its processes get a signal.
+RS: it gets smaller. ST: its processes are stopped, and it keeps its nodes."""
 _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
 """The comment of a satellite; flexod reads it too."""
 # Reasons for which Slurm will not start a satellite soon: limits, not the cluster's load.
@@ -181,7 +187,7 @@ class SlurmJobControl:
         The signal does not go through srun, which takes SIGTERM as the order to kill (tried on Slurm 22.05).
         """
         job = self._plan.base.job_id
-        listed = self._run(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
+        listed = self._run(["squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
         rows = [line.split("|", 1) for line in listed.splitlines() if "|" in line]
         if steps := [step for step, name in rows if name == _BASE_STEP]:
             self._run(["scancel", "--quiet", "--signal=TERM", *steps])
@@ -228,7 +234,7 @@ class SlurmJobControl:
 
     def _entries(self, *which: str) -> dict[str, _QueueEntry]:
         entries = {}
-        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%r", *which]).splitlines():
+        for line in self._run(["squeue", "--all", "--noheader", "--format=%i|%t|%r", *which]).splitlines():
             job_id, state, reason = line.split("|", 2)
             entries[job_id] = _QueueEntry(state, reason)
         return entries
@@ -237,9 +243,7 @@ class SlurmJobControl:
         """Slurm's state of the base. Raises Refused."""
         base = self._plan.base.job_id
         entry = self._entries(f"--jobs={base}").get(base)
-        if entry is None or entry.state not in ("R", "S", "CF"):
-            return BaseState.ENDED
-        return BaseState.SUSPENDED if entry.state == "S" else BaseState.RUNS
+        return BaseState.ENDED if entry is None else _BASE_STATES.get(entry.state, BaseState.ENDED)
 
     def find(self) -> list[Found]:
         """The satellites of this job that are in the queue, also those that earlier leaders submitted. Raises
@@ -247,7 +251,7 @@ class SlurmJobControl:
         base = self._plan.base
         found = []
         which = [self._mine, f"--name={self._name}"]
-        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *which]).splitlines():
+        for line in self._run(["squeue", "--all", "--noheader", "--format=%i|%t|%n|%k", *which]).splitlines():
             job_id, state, node, comment = (*line.split("|", 3), "", "", "")[:4]
             tag = _TAG.fullmatch(comment.strip())
             if tag and job_id.isdecimal() and tag.group(1, 2) == (base.job_id, str(base.restart_count)):

@@ -27,7 +27,7 @@ class SlurmPlatform:
 
     def base_job(self) -> BaseJob:
         """The Slurm job whose batch script this process is."""
-        return environments.base_job(environments.with_recorded_range(self._environment))
+        return environments.base_job(environments.with_recorded_options(self._environment))
 
     def site(self) -> Site:
         """Slurm's own configuration."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from horovod_elastic.job_plan import Site
 from horovod_elastic.platforms.base import NotInAJob, with_satellite_options
 from horovod_elastic.platforms.slurm import commands, environment
 from horovod_elastic.platforms.slurm.commands import clean_environment
-from horovod_elastic.platforms.slurm.environment import allocation, base_job, with_recorded_range
+from horovod_elastic.platforms.slurm.environment import allocation, base_job, with_recorded_options
 from horovod_elastic.platforms.slurm.platform import SlurmPlatform
 
 ONE_NODE = {
@@ -119,6 +120,11 @@ def test_without_n_there_is_one_worker_a_node_whatever_slurm_counts() -> None:
         ("SLURM_GPUS_PER_TASK", "2", ("", 2)),
         ("SLURM_GPUS_PER_TASK", "a100:2", ("a100", 2)),
         ("SLURM_GPUS_PER_TASK", "v100", ("v100", 1)),
+        ("SLURM_GPUS_PER_TASK", "2080ti:1", ("2080ti", 1)),
+        ("SLURM_GPUS_PER_TASK", "1g.10gb:3", ("1g.10gb", 3)),
+        ("SLURM_TRES_PER_TASK", "gres/gpu:v100:2", ("v100", 2)),
+        ("SLURM_TRES_PER_TASK", "cpu:4,gres/gpu=3", ("", 3)),
+        ("SLURM_TRES_PER_TASK", "cpu:4,license/gpu:9", ("", 0)),
         ("SLURM_GPUS_PER_NODE", "4", ("", 2)),
         ("SLURM_GPUS_PER_NODE", "h100_sxm:4", ("h100_sxm", 2)),
         ("SLURM_GPUS", "2", ("", 1)),
@@ -216,7 +222,7 @@ def test_ranges_that_were_said_by_comment_are_read_where_the_plugin_recorded_the
 ) -> None:
     shown = f"JobId=17 JobName=x Comment=elastic=2-8 AdminComment={comment} StdOut=/home/u/out"
     monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
-    found = with_recorded_range({"SLURM_JOB_ID": "17"})
+    found = with_recorded_options({"SLURM_JOB_ID": "17"})
     assert (found.get("FLEXO_ELASTIC"), found.get("FLEXO_ELASTIC_BATCH")) == (range_, batch)
 
 
@@ -228,7 +234,7 @@ def test_whether_its_workers_may_be_on_several_gpu_types_comes_from_the_plugin(
     for token, recorded in (("workers=2-8;heterogeneous", True), ("workers=2-8;fungible", False)):
         shown = f"JobId=17 AdminComment=flexo{{{token}}} StdOut=/home/u/out"
         monkeypatch.setattr(commands, "ask", lambda command, environment, shown=shown: shown)
-        found = with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"})
+        found = with_recorded_options({**ONE_NODE, "SLURM_JOB_ID": "17"})
         assert base_job(found).heterogeneous == recorded
 
 
@@ -265,13 +271,40 @@ def test_whose_gpus_a_job_uses_is_known_although_it_was_said_in_a_comment(
 ) -> None:
     shown = f"JobId=17 AdminComment=flexo{{{token}}} StdOut=/home/u/out"
     monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
-    base = base_job(with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"}))
+    base = base_job(with_recorded_options({**ONE_NODE, "SLURM_JOB_ID": "17"}))
     assert (base.opportunistic, (base.minimum, base.maximum), base.cohost) == (opportunistic, size, cohost)
 
 
-def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:
-    said = {"SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}
-    assert with_recorded_range(said) == said
+def test_what_a_comment_or_the_site_adds_to_an_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "JobId=17 AdminComment=flexo{workers=2-4;heterogeneous;batch=32-256;cohost} StdOut=/home/u/out"
+    monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
+    base = base_job(with_recorded_options({**ONE_NODE, "SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}))
+    assert (base.heterogeneous, base.batch, base.cohost) == (True, "32-256", True)
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind"),
+    [("gres:gpu:v100:2", "v100"), ("gres/disk,gres/gpu:a100:2", "a100"), ("gres:gpu:2", "")],
+)
+def test_the_gpu_type_that_was_said_by_gres_is_known(
+    gres: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"JobId=17 AdminComment=flexo{{workers=2-4}} StdOut=/home/u/out TresPerNode={gres}"
+    monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
+    shape = base_job(with_recorded_options(without("SLURM_GPUS_PER_TASK"))).shape
+    assert (shape.gpus, shape.gpu_type) == (1, kind)
+
+
+@pytest.mark.parametrize("variable", ["FLEXO_ELASTIC", "FLEXO_ELASTIC_OPPORTUNISTIC"])
+def test_the_range_of_an_option_is_known_although_slurm_does_not_answer(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(command: list[str], environment: Mapping[str, str]) -> str:
+        raise NotInAJob("scontrol: no answer")
+
+    monkeypatch.setattr(commands, "ask_patiently", refuses)
+    said = {**ONE_NODE, variable: "2-4"}
+    assert with_recorded_options(said) == said
 
 
 @pytest.mark.parametrize(
@@ -317,8 +350,14 @@ def test_qos_excluded_nodes_and_constraint_of_the_base_are_its_satellites_too(
     assert told(elastic) == options
 
 
-def test_slurm_is_not_asked_about_a_job_that_never_has_satellites(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "ask", lambda *_: pytest.fail("Slurm was asked"))
+def test_slurm_is_not_asked_what_satellites_inherit_if_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def only_the_record(command: list[str], environment: Mapping[str, str]) -> str:
+        assert command[:3] == ["scontrol", "show", "job"]
+        return "JobId=17 AdminComment=flexo{workers=2-2} StdOut=/home/u/out"
+
+    monkeypatch.setattr(commands, "ask", only_the_record)
     assert told({**ONE_NODE, "FLEXO_ELASTIC": "2-2"}) == ()
 
 
@@ -375,7 +414,7 @@ def test_it_does_not_wait_for_ever(scontrol: Path, monkeypatch: pytest.MonkeyPat
 def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path) -> None:
     (scontrol / "refuses").touch()
     with pytest.raises(NotInAJob, match="Invalid job id"):
-        with_recorded_range({"SLURM_JOB_ID": "17", "PATH": os.environ["PATH"]})
+        with_recorded_options({"SLURM_JOB_ID": "17", "PATH": os.environ["PATH"]})
     assert (scontrol / "asked").read_text().split() == ["show", "show", "ping"]
 
 
@@ -421,9 +460,3 @@ def test_a_job_is_elastic_or_opportunistic() -> None:
 def test_an_opportunistic_base_of_several_nodes_is_refused() -> None:
     with pytest.raises(NotInAJob, match="one node"):
         base_job(several(2, "1(x2)", SLURM_NTASKS="2", FLEXO_ELASTIC_OPPORTUNISTIC="2-8"))
-
-
-def test_slurm_is_not_asked_for_the_range_of_an_opportunistic_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "ask_patiently", lambda *_: pytest.fail("Slurm was asked"))
-    environment = {**ONE_NODE, "FLEXO_ELASTIC_OPPORTUNISTIC": "2-8"}
-    assert with_recorded_range(environment) == environment

@@ -236,7 +236,9 @@ def test_the_queue_is_read(recorder: Recorder) -> None:
     recorder.answer("squeue", "5|PD|Resources\n6|R|None\n7|PD|QOSMaxGRESPerUser\n")
     found = user().status(["5", "6", "7", "8"])
     mine = [f"--user={os.getuid()}", "--name=flexo-17"]
-    assert recorder.call("squeue")["argv"][-3:] == [*mine, "--jobs=5,6,7,8"]
+    argv = recorder.call("squeue")["argv"]
+    assert argv[-3:] == [*mine, "--jobs=5,6,7,8"]
+    assert "--all" in argv, "else those in a hidden partition do not exist"
     assert found == {
         "5": SatelliteStatus(placed=False, reason="Resources"),
         "6": SatelliteStatus(placed=True, reason="None"),
@@ -323,7 +325,7 @@ def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:
     recorder.answer("squeue", "\n".join(["5|R|n7|" + tag, waiting, *strangers, former, "", "|"]) + "\n")
     assert user().find() == [Found("5", "g7", "n7", 3), Found("6", "g8", "n8", 3, runs=False)]
     assert recorder.call("squeue")["argv"] == [
-        *("--noheader", "--format=%i|%t|%n|%k", f"--user={os.getuid()}", "--name=flexo-17")
+        *("--all", "--noheader", "--format=%i|%t|%n|%k", f"--user={os.getuid()}", "--name=flexo-17")
     ]
 
 
@@ -331,7 +333,11 @@ def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:
     ("answer", "state"),
     [
         ("17|R|None\n", BaseState.RUNS),
+        ("17|CF|None\n", BaseState.RUNS),
+        ("17|SI|None\n", BaseState.RUNS),
+        ("17|RS|None\n", BaseState.RUNS),
         ("17|S|None\n", BaseState.SUSPENDED),
+        ("17|ST|None\n", BaseState.SUSPENDED),
         ("17|CG|None\n", BaseState.ENDED),
         ("", BaseState.ENDED),
     ],
@@ -347,5 +353,11 @@ def test_what_has_become_of_the_base_is_seen_in_the_queue(
 def test_only_the_steps_of_the_bases_agents_are_terminated(recorder: Recorder) -> None:
     recorder.answer("squeue", "17.0|flexo-agent\n17.1|hostname\n17.2|flexo-agent\n")
     user().terminate_base()
-    assert recorder.call("squeue")["argv"] == ["--noheader", "--steps", "--jobs=17", "--format=%i|%j"]
+    assert recorder.call("squeue")["argv"] == [
+        "--all",
+        "--noheader",
+        "--steps",
+        "--jobs=17",
+        "--format=%i|%j",
+    ]
     assert recorder.call("scancel")["argv"] == ["--quiet", "--signal=TERM", "17.0", "17.2"]

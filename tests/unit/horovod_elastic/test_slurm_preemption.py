@@ -20,11 +20,11 @@ JOB = (
     "JobId=7 JobName=train UserId=ada(1000) JobState={state} Requeue={requeue} Restarts=0 BatchFlag=1 "
     "PreemptEligibleTime=2026-11-22T07:00:00 PreemptTime={preempted} Partition=borrowed NodeList=i1"
 )
-PREEMPTED = {"state": "RUNNING", "requeue": "1", "preempted": "2026-11-22T07:30:00"}
+PREEMPTED = {"state": "RUNNING", "requeue": "1", "preempted": "TIME"}
 SCONTROL = """#!/bin/sh
 echo "$@" >> {folder}/asked
 case "$*" in
-  *"show job 7"*) cat {folder}/job ;;
+  *"show job 7"*) sed "s/TIME/$(date -d 2026-11-22T07:30:00 "+$SLURM_TIME_FORMAT")/" {folder}/job ;;
   *"show partition borrowed"*) echo "PartitionName=borrowed PreemptMode={mode} Nodes=i1" ;;
   "requeue Incomplete 7") exit {answer} ;;
   *) exit 9 ;;
@@ -45,7 +45,8 @@ def slurm(folder: Path, job: dict[str, str], mode: str = "REQUEUE", answer: int 
     scontrol = folder / "scontrol"
     scontrol.write_text(SCONTROL.format(folder=folder, mode=mode, answer=answer))
     scontrol.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    path = f"{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SLURM_TIME_FORMAT": "%a %d %b"}  # as the user likes it
 
 
 def was_requeued(folder: Path) -> bool:

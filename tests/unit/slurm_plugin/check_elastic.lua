@@ -242,7 +242,7 @@ end
 
 function checks.gpus_per_task_are_read_in_every_spelling_of_slurm()
   for _, request_of in ipairs({ "gres:gpu:2", "gres/gpu:2", "gres/gpu=2", "gres:gpu:a100:2", "gres/gpu:a100=2", "gpu",
-    "gpu:a100", "gres:craynetwork:1,gres:gpu:1", "cpu:4,gres/gpu:1" }) do
+    "gpu:a100", "gres:gpu:2080ti", "gres/gpu:1g.10gb:2", "gres:craynetwork:1,gres:gpu:1", "cpu:4,gres/gpu:1" }) do
     expect_accepted(asking("2-8", { tres_per_task = request_of }), "flexo{workers=2-8}")
   end
 end

@@ -110,9 +110,11 @@ class SlurmCluster:
         """The ends of the jobs in `keys`, as far as slurmctld or accounting knows them."""
         return read_ends(self._commands, keys)
 
-    def gpus_of(self, job: str) -> frozenset[tuple[str, int]]:
-        """The GPUs that a running job holds, as slurmctld records them (GRES=gpu:2(IDX:0-1))."""
-        return held_gpus(self._commands.read("scontrol", "--details", "show", "job", "--oneliner", job))
+    def gpus_of(self, job: str, nodes: Collection[str]) -> frozenset[tuple[str, int]]:
+        """The GPUs that a job holds on its nodes, as slurmctld records them (GRES=gpu:2(IDX:0-1))."""
+        return held_gpus(
+            self._commands.read("scontrol", "--details", "show", "job", "--oneliner", job), nodes
+        )
 
     def release(self, job: str) -> None:
         """Release a job that the plugin has held (job_submit_elastic.lua). It keeps its place by its age."""
