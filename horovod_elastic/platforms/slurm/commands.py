@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import time
@@ -56,15 +55,11 @@ def _slurmctld_is_down(environment: Mapping[str, str]) -> bool:
 
 
 def ask(command: list[str], environment: Mapping[str, str] | None) -> str:
-    """The output of a Slurm command, run without Slurm's variables in `environment`. Raises NotInAJob.
-
-    Times are seconds since 1970, however the user likes them.
-    """
-    kept = os.environ if environment is None else clean_environment(environment)
+    """The output of a Slurm command, run without Slurm's variables in `environment`. Raises NotInAJob."""
     try:
         done = subprocess.run(
             command,
-            env={**kept, "SLURM_TIME_FORMAT": "%s"},
+            env=None if environment is None else clean_environment(environment),
             capture_output=True,
             text=True,
             errors="replace",  # users name their jobs in whatever encoding they like

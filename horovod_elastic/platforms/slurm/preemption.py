@@ -58,7 +58,8 @@ def was_told_to_go(job_id: str, environment: Mapping[str, str]) -> bool:
 
 
 def _shown(job_id: str, environment: Mapping[str, str]) -> str:
-    return commands.ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    in_seconds = {**environment, "SLURM_TIME_FORMAT": "%s"}  # however the user likes times
+    return commands.ask(["scontrol", "show", "job", job_id, "--oneliner"], in_seconds)
 
 
 def _in_its_grace_time(job: str) -> bool:
