@@ -26,6 +26,10 @@ def deal_idle(plan: PlanInMaking) -> None:
         job = plan.jobs[key]
         if _deal_one(plan, job, expected.get(key, job.workers)):
             heapq.heappush(queue, (job.workers, key))
+
+
+def grant_dealt(plan: PlanInMaking) -> None:
+    """Grant the workers that were dealt, as satellites, to jobs that may grow now."""
     for job in plan.jobs.values():
         if job.may_grow_at <= plan.now:
             plan.actions.extend(_grow(plan, job, *new) for new in plan.may_begin(job))

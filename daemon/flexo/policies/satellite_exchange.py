@@ -70,10 +70,13 @@ def _makes_room(
 ) -> bool:
     free = room.idle + room.coming
     gains = {
-        shape: (free + leaving).holds(shape) > free.holds(shape) for shape in {job.job.shape for job in short}
+        (shape, unit): (free + leaving).holds(shape) // unit > free.holds(shape) // unit
+        for shape, unit in {(job.job.shape, job.job.unit) for job in short}
     }
     name = room.node.name
-    return name in plan.idle_for and any(gains[job.job.shape] and plan.may_open(job, name) for job in short)
+    return name in plan.idle_for and any(
+        gains[job.job.shape, job.job.unit] and plan.may_open(job, name) for job in short
+    )
 
 
 def rebalance(plan: PlanInMaking) -> None:

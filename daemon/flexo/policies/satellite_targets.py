@@ -8,17 +8,21 @@ count: `satellites` finds the places.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from flexo.model.elastic import ElasticJob
 from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
+from flexo.model.queue import JobKey
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.fitting import fitted
 from flexo.policies.node_capacity import NodeCapacity
 from flexo.policies.placement import Placement
+from flexo.policies.satellite_plan import PlanInMaking
 from flexo_protos.resources import Amount, Resources
 
 _PLENTY = 1 << 20
@@ -38,7 +42,8 @@ def targets_of(
     shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
     # satellites take several cycles to carry out a plan, so no policy may wait since the last change
     seen = replace(Jobs.of(snapshot), training=tuple(shown), decided_at=0.0)
-    placement = Placement(_nodes(rooms, shown, jobs))
+    types = {node.name: node.gpu_type for node in snapshot.nodes}
+    placement = Placement(_nodes(rooms, shown, jobs, types))
     said = policy.targets(seen, placement)
     if not said.evenly:  # the planner of satellites shares evenly itself, by CPUs and memory too
         said = fitted(said, seen, placement)
@@ -49,6 +54,43 @@ def targets_of(
         for job in shown
     }
     return replace(said, jobs=tuple((kept | {target.job: target for target in said.jobs}).values()))
+
+
+def in_whole_units(plan: PlanInMaking, targets: Iterable[Target]) -> dict[JobKey, int]:
+    """The sizes in whole units of the jobs whose targets are none.
+
+    A policy counts worker by worker. What rounding leaves over becomes a unit of a job that lost it: of one
+    that has this unit already, else of the one that lost most.
+    """
+    sizes: dict[JobKey, int] = {}
+    lost: dict[JobKey, int] = {}
+    left_over: Counter[Resources] = Counter()
+    for target in targets:
+        if planned := plan.jobs.get(target.job):
+            size = whole(planned.job, target).workers
+            if (rest := min(target.workers, planned.job.ceiling) - size) > 0:
+                sizes[target.job], lost[target.job] = size, rest
+                left_over[planned.job.shape] += rest
+
+    def rank(key: JobKey) -> tuple[bool, int, JobKey]:
+        has_it = plan.jobs[key].workers >= sizes[key] + plan.jobs[key].job.unit
+        return not has_it, -lost[key], key
+
+    for key in sorted(lost, key=rank):
+        job = plan.jobs[key].job
+        if left_over[job.shape] >= job.unit:
+            left_over[job.shape] -= job.unit
+            sizes[key] += job.unit
+    return sizes
+
+
+def whole(job: ElasticJob, target: Target, rounded: Mapping[JobKey, int] = MappingProxyType({})) -> Target:
+    """The target in whole units of its job and at most its ceiling; for a job in `rounded`, that size."""
+    workers = rounded.get(job.key, job.whole(min(target.workers, job.ceiling)))
+    if workers == target.workers or job.unit == 1:
+        return replace(target, workers=workers)
+    why = f"{workers} workers are due to it, in whole units of {job.unit}"
+    return replace(target, workers=workers, why=why)
 
 
 def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
@@ -76,9 +118,15 @@ def _spread(workers: int, nodes: Sequence[str]) -> tuple[NodeShare, ...]:
 
 
 def _nodes(
-    rooms: Mapping[str, NodeCapacity], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
+    rooms: Mapping[str, NodeCapacity],
+    shown: Sequence[TrainingJob],
+    jobs: Sequence[ElasticJob],
+    types: Mapping[str, str],
 ) -> tuple[Node, ...]:
-    """The nodes that the policy sees: their free GPUs and those of the shown jobs, and nothing else."""
+    """The nodes that the policy sees: their free GPUs and those of the shown jobs, and nothing else.
+
+    `types`: the GPU type of each node of the cluster, also of bases that are on none of `rooms`.
+    """
     shapes = {job.shape for job in jobs if job.shape.gpus and job.granted_workers < job.ceiling}
     held: dict[str, Amount] = {}
     for job in shown:
@@ -91,9 +139,7 @@ def _nodes(
         nodes.append(
             Node(
                 name=name,
-                capacity=Resources(
-                    *(mine + free, _PLENTY, _PLENTY), gpu_type=room.node.gpu_type if room else ""
-                ),
+                capacity=Resources(mine + free, _PLENTY, _PLENTY, gpu_type=types.get(name, "")),
                 allocated=Resources(mine),
                 partitions=room.node.partitions if room else frozenset(),
             )

@@ -26,10 +26,10 @@ from flexo.policies.base import Policy, Target
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.pending import settle_claims
 from flexo.policies.resize_benefit import batch_of
-from flexo.policies.satellite_dealing import deal_idle
+from flexo.policies.satellite_dealing import deal_idle, grant_dealt
 from flexo.policies.satellite_exchange import give_back_excess, rebalance
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
-from flexo.policies.satellite_targets import targets_of
+from flexo.policies.satellite_targets import in_whole_units, targets_of, whole
 
 _EXACT_CAP_UP_TO = 12
 """The most satellites of one job of which every combination is tried when its owner caps it."""
@@ -54,6 +54,8 @@ class _Planner:
     def __init__(self, policy: Policy, plan: PlanInMaking) -> None:
         self._policy = policy
         self._plan = plan
+        self._rooms: Mapping[str, NodeCapacity] = {}
+        """The nodes on which some job's satellites pay."""
 
     def plan(self) -> Plan:
         plan = self._plan
@@ -65,7 +67,10 @@ class _Planner:
         self._take_targets()
         if not plan.evenly:
             give_back_excess(plan)
+        more = {} if plan.evenly or plan.satellites_are_few else self._more_for_others()
         deal_idle(plan)
+        self._deal_more(more)
+        grant_dealt(plan)
         rebalance(plan)
         note = words.Words(plan).note
         return Plan(
@@ -111,8 +116,8 @@ class _Planner:
         satellites."""
         plan = self._plan
         # chosen before targets are known: first targets are too small to say where a larger one would pay
-        rooms = {name: plan.rooms[name] for name in self._paying_nodes()}
-        self._ask_policy(rooms)
+        self._rooms = {name: plan.rooms[name] for name in self._paying_nodes()}
+        self._ask_policy()
         growing = [job for job in plan.jobs.values() if plan.takes_part(job)]
         plan.satellites_are_few = len(growing) > plan.satellites_left
         if not plan.satellites_are_few:
@@ -120,7 +125,7 @@ class _Planner:
         left_out = self._left_out(growing)
         if left_out:
             # the GPUs that these jobs would have had are shared out among the others
-            self._ask_policy(rooms, left_out)
+            self._ask_policy(left_out)
         for key, job in plan.jobs.items():
             if key in left_out:
                 why = words.no_more_satellites(plan.max_satellites)
@@ -129,16 +134,52 @@ class _Planner:
                 # the policy would shrink it for others that cannot grow, and would do so again and again
                 job.target = replace(job.target, workers=job.workers)
 
-    def _ask_policy(self, rooms: Mapping[str, NodeCapacity], left_out: Container[JobKey] = ()) -> None:
+    def _ask_policy(self, left_out: Container[JobKey] = ()) -> None:
         plan = self._plan
         jobs = [job for job in self._as_they_will_be() if job.key not in left_out]
-        targets = targets_of(self._policy, plan.snapshot, rooms, jobs)
+        targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs)
         plan.evenly = targets.evenly
+        rounded = in_whole_units(plan, targets.jobs)
+        if rounded and not plan.evenly:
+            # what is less than a unit is for jobs that can use it
+            jobs = [replace(job, wanted=rounded.get(job.key, job.wanted)) for job in jobs]
+            targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs)
         for target in targets.jobs:
-            job = plan.jobs.get(target.job)
-            if job is not None:
-                workers = job.job.whole(min(target.workers, job.job.ceiling))
-                job.target = replace(target, workers=workers)
+            if job := plan.jobs.get(target.job):
+                job.target = whole(job.job, target, rounded)
+
+    def _more_for_others(self) -> Mapping[JobKey, Target]:
+        """Larger targets of jobs that could use GPUs which the policy means for jobs that cannot have them.
+
+        A policy knows neither on which nodes a job failed nor which ones it excludes. So it is asked again,
+        as if these jobs were to have no more than they find room for.
+        """
+        plan = self._plan
+        due = {key: job.target.workers for key, job in plan.jobs.items() if _may_grow(plan, job)}
+        most = {key: plan.jobs[key].workers + plan.room_for(plan.jobs[key]) for key in due}
+        limited = {key for key in due if most[key] < due[key]}
+        others = {key for key in due if most[key] > due[key]}
+        if not limited or not others:
+            return {}
+        jobs = [
+            replace(job, wanted=job.whole(most[job.key])) if job.key in limited else job
+            for job in self._as_they_will_be()
+        ]
+        targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs).jobs
+        found = [whole(plan.jobs[each.job].job, each) for each in targets if each.job in others]
+        return {each.job: each for each in found if each.workers > due[each.job]}
+
+    def _deal_more(self, more: Mapping[JobKey, Target]) -> None:
+        """Deal what is still idle to these jobs. If they get nothing, their first targets count again."""
+        jobs = self._plan.jobs
+        first = {key: jobs[key].target for key in more}
+        for key, target in more.items():
+            jobs[key].target = target
+        if more:
+            deal_idle(self._plan)
+        for key, target in first.items():
+            if not jobs[key].dealt:
+                jobs[key].target = target
 
     def _left_out(self, growing: Sequence[JobInPlan]) -> set[JobKey]:
         """The jobs that get no satellite now, because more jobs would grow than satellites are allowed.
@@ -195,6 +236,12 @@ class _Planner:
             if samples is not None:
                 chosen = batch.clamp(job.target.samples) if batch and job.target.samples else 0
                 yield Batch(key, chosen or samples)
+
+
+def _may_grow(plan: PlanInMaking, job: JobInPlan) -> bool:
+    """Whether the job could get workers now if it were due more and there were room."""
+    rests = job.may_grow_at > plan.now or job.job.key in plan.resting
+    return job.steady and not rests and job.workers < job.job.ceiling
 
 
 def _fewest_workers(mine: Sequence[HeldGrant], excess: int) -> tuple[HeldGrant, ...]:

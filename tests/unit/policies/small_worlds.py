@@ -160,6 +160,7 @@ def elastic_jobs(draw, names):
     for job_id in range(1, count + 1):
         low = draw(st.integers(1, 3))
         high = draw(st.integers(low, 16))
+        unit = low if draw(st.booleans()) else 1
         cap = draw(st.one_of(st.none(), st.none(), st.integers(low, high)))
         jobs.append(
             elastic(
@@ -168,6 +169,7 @@ def elastic_jobs(draw, names):
                 base=draw(st.sampled_from(names)),
                 shape=draw(shapes),
                 wanted=cap,
+                unit=unit,
                 scalable=draw(st.booleans()) or draw(st.booleans()),
             )
         )

@@ -13,10 +13,13 @@ from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending,
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 from thorough import examples
 
+from flexo.model.elastic import ElasticJob
+from flexo.model.node_filter import NodeFilter
+from flexo.model.nodes import Partition
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.ranges import Range
 from flexo.model.training import NodeShare, TrainingJob
-from flexo.policies import satellites
+from flexo.policies import registry, satellites
 from flexo.policies.throughput import Throughput
 from flexo_protos.resources import Resources
 
@@ -89,6 +92,71 @@ def test_what_is_given_back_lies_where_others_can_use_it():
     poor = granted(elastic(2, "1-8"), "n1", 1)  # one satellite a node
     nodes = [node("n1", 4, used=4), node("n2", 2, used=2), node("t1", 2, used=2)]
     assert shrunk(planned(snapshot(nodes, [rich, poor]), {1: 3, 2: 4})) == ["g1-2"]
+
+
+def test_nothing_is_given_back_for_less_than_a_unit():
+    rich = granted(granted(elastic(1, "1-8"), "n1", 1), "n2", 2)
+    poor = elastic(2, "2-8", unit=2)
+    nodes = [node("n1", 1, used=1), node("n2", 2, used=2), node("t1", 3, used=3)]
+    assert shrunk(planned(snapshot(nodes, [rich, poor]), {1: 1, 2: 4})) == ["g1-2"]
+
+
+def test_what_is_left_when_dues_are_rounded_to_units_becomes_a_unit_of_one_job():
+    holds = granted(elastic(1, "8-32", unit=8), "n1", 8)
+    nodes = [node("n1", 8, used=8), node("t1", 16, used=16)]
+    plan = planned(snapshot(nodes, [holds, elastic(2, "8-32", unit=8)]), {1: 12, 2: 12})
+    assert not plan.actions
+    nodes = [node("n1", 8), node("t1", 16, used=16)]
+    plan = planned(snapshot(nodes, [elastic(1, "8-32", unit=8), elastic(2, "8-32", unit=8)]), {1: 12, 2: 12})
+    assert [(job, workers) for job, _, workers in grown(plan)] == [(1, 8)]
+
+
+@pytest.mark.parametrize(
+    "limited",
+    [
+        elastic(1, "2-8", node_filter=NodeFilter("", frozenset({"n1"}))),
+        elastic(1, "2-8", retry_at={"n1": NOW + 3600.0}),
+    ],
+    ids=["excludes the node", "failed there"],
+)
+def test_gpus_that_are_meant_for_a_job_that_cannot_have_them_go_to_others(limited: ElasticJob):
+    jobs = [limited, elastic(2, "2-8")]
+    seen = with_training(snapshot([node("n1", 4), node("t1", 4, used=4)], jobs), jobs)
+    for name in ("lyra", "throughput", "elastic-tiresias"):
+        policy = registry.make(name, **registry.flexod_settings(name))
+        plan = satellites.plan(policy, seen, REST_S)
+        assert grown(plan) == [(2, "n1", 4)], name
+
+
+def test_a_job_grows_although_its_base_is_on_no_node_for_satellites():
+    """The policy has to know the GPU type of that node, too."""
+    nodes = [node(name, 4, used=used, gpu_type="v100") for name, used in (("t1", 4), ("n1", 0))]
+    train, flex = Partition("train", 10, frozenset({"t1", "n1"})), Partition("flex", 1, frozenset({"n1"}))
+    jobs = [elastic(1, "2-8")]
+    seen = with_training(snapshot(nodes, jobs, partitions=(train, flex)), jobs)
+    for name in ("lyra", "throughput", "elastic-tiresias"):
+        policy = registry.make(name, **registry.flexod_settings(name))
+        assert grown(satellites.plan(policy, seen, REST_S)) == [(1, "n1", 4)], name
+
+
+def with_training(seen: Snapshot, jobs: list[ElasticJob]) -> Snapshot:
+    """`seen` with what policies know of these jobs, each with its base on t1."""
+    training = (
+        TrainingJob(
+            key=job.key,
+            user=job.user,
+            workers=job.workers,
+            shape=job.shape,
+            submitted_at=NOW - 1000,
+            waiting_since=NOW - 1000,
+            shares=(NodeShare("t1", job.base_workers),),
+            base=(NodeShare("t1", job.base_workers),),
+            started_at=NOW - 900,
+            preemptible=False,
+        )
+        for job in jobs
+    )
+    return replace(seen, training=tuple(training))
 
 
 def test_a_job_that_has_just_changed_keeps_what_it_has():
