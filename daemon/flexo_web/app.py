@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -53,7 +55,8 @@ _LARGEST_JOB: Final = (1 << 64) - 1
 _SEE_OTHER, _BAD_REQUEST, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 303, 400, 404, 429, 503
 _PAGES_OF_A_USER: Final = 8
 """The most pages of a user that are being made: some wait for flexod, in turn with those of others."""
-_JOB: Final = "/jobs/{job_id:int}"
+_JOB: Final = "/jobs/{job_id:str}"
+_DIGITS: Final = re.compile(r"[0-9]{1,20}")
 _NOT_SIGNED_IN: Final = "You are not signed in."
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -103,7 +106,7 @@ class Site:
                 Route(f"{WHAT_IF}/{{name:str}}", self._limited(self._report)),
                 *self._page(_JOB, _job_of),
                 Route(_JOB, self._limited(self._scale), methods=["POST"]),
-                *self._page("/events/{number:int}", _event_of),
+                *self._page("/events/{number:str}", _event_of),
                 Route("/jobs", self._look_up),
                 *self._sign_in.routes(),
                 Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
@@ -229,14 +232,30 @@ class Site:
 
     async def _look_up(self, request: Request) -> Response:
         """The page of the job whose number somebody has typed."""
-        number = request.query_params.get("id", "").strip()
-        known = number.isascii() and number.isdecimal() and 0 < int(number[:21]) <= _LARGEST_JOB
-        return RedirectResponse(of_job(int(number[:21])).path if known else NOW.path, _SEE_OTHER)
+        number = _number(request.query_params.get("id", "").strip(), _LARGEST_JOB)
+        return RedirectResponse(of_job(number).path if number else NOW.path, _SEE_OTHER)
 
 
 def _event_of(request: Request) -> Address:
-    return of_event(min(max(request.path_params["number"], 1), LARGEST))
+    return of_event(_number_in_path(request, "number", LARGEST))
 
 
 def _job_of(request: Request) -> Address:
-    return of_job(min(request.path_params["job_id"], _LARGEST_JOB))
+    return of_job(_number_in_path(request, "job_id", _LARGEST_JOB))
+
+
+def _number_in_path(request: Request, name: str, largest: int) -> int:
+    """A number of the path. Raises HTTPException: it is none."""
+    number = _number(request.path_params[name], largest)
+    if number is None:
+        raise HTTPException(_NOT_FOUND)
+    return number
+
+
+def _number(text: str, largest: int) -> int | None:
+    """The number from 1 to `largest` that somebody wrote; None: it is none.
+
+    Python refuses to convert thousands of digits, and says so with an error.
+    """
+    number = int(text) if _DIGITS.fullmatch(text) else 0
+    return number if 0 < number <= largest else None

@@ -23,6 +23,8 @@ _ROOT: Final = 0
 _WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
 """A job with its user, as flexod's sentences name a pending job for which nodes are kept."""
 _JOB_NUMBER: Final = re.compile(r"\bjob \d+(_\d+)?")
+_ORDER: Final = "order"
+"""The kind of events that list pending jobs, by their numbers."""
 _A_JOB: Final = re.compile(r"\b(?:jobs?|satellite|base|bases) \d")
 
 
@@ -71,7 +73,7 @@ class Privacy:
             return True
         if event.job_id:
             return self.of_job(event.job_id) or (event.HasField("end") and self.owns(event.end.user))
-        return _A_JOB.search(event.text) is None
+        return event.kind != _ORDER and _A_JOB.search(event.text) is None
 
     def text(self, text: str) -> str:
         """`text` without the users of the jobs that it names."""
@@ -90,12 +92,12 @@ class Privacy:
             for group in groups
         )
 
-    def unusable(self, text: str) -> str:
-        """Why a node is unusable, without the job that makes it so."""
+    def without_jobs(self, text: str) -> str:
+        """`text` without the numbers of jobs: why a node is unusable, or what flexod has trouble with."""
         return _JOB_NUMBER.sub("a job", text) if self.hides else text
 
     def _of_node(self, group: IdleGpus) -> str:
-        return "" if group.job_id else self.unusable(group.text)
+        return "" if group.job_id else self.without_jobs(group.text)
 
     def picture(self) -> Picture | None:
         """The picture with nothing that the viewer may not see."""

@@ -85,7 +85,7 @@ def strips_of(picture: Picture, privacy: Privacy) -> list[NodeStrip]:
             taken[grant.node] += grant.workers * job.gpus_per_worker
     lent = {loan.node: loan.state for loan in picture.loans.loans}
     return [
-        _strip(node, taken[node.name], lent.get(node.name, ""), privacy.unusable(node.unusable))
+        _strip(node, taken[node.name], lent.get(node.name, ""), privacy.without_jobs(node.unusable))
         for node in picture.nodes.nodes
         if node.gpus and not privacy.hides_nodes
     ]

@@ -256,7 +256,8 @@ class Views:
 
     def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
         picture = snapshot.picture
-        trouble = (picture.status.trouble if picture else "", NOT_A_READER if privacy.is_untold else "")
+        reported = privacy.without_jobs(picture.status.trouble) if picture else ""
+        trouble = (reported, NOT_A_READER if privacy.is_untold else "")
         return Markup(
             self._templates.get_template("banners.html").render(
                 away=snapshot.away,

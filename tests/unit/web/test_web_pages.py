@@ -217,3 +217,14 @@ def test_a_job_s_page_says_which_part_of_its_hours_satellites_gave(
     )
     flexod.explained[9] = pb.ExplainJobReply(sentences=["the job ended"], events=events, end=end)
     assert "3.0 GPU hours, 75% of all" in browser().get("/jobs/9").text
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "9" * 5000, "\uff11"])
+def test_what_is_no_number_of_a_job_or_an_event_is_not_found_and_is_no_error(
+    browser: Browser, number: str
+) -> None:
+    visitor = browser()
+    for page in ("jobs", "events"):
+        answer = visitor.get(f"/{page}/{number}")
+        assert answer.status_code == 404
+        assert "Content-Security-Policy" in answer.headers

@@ -62,6 +62,19 @@ def test_nothing_of_another_user_s_job_is_on_any_page(
     assert private.asked["ListJobs"]
 
 
+def test_numbers_of_others_jobs_are_neither_in_events_nor_in_flexods_trouble(
+    private: FlexodDouble, browser: Browser
+) -> None:
+    private.status.trouble = "flexod cannot read the record of job 41"
+    order = "sets the priority of pending jobs, by the policy's order: 4711, 4712"
+    private.events = [event(NOW, "order", order, number=1, job_id=0)]
+    visitor = browser(UID)
+    assert "4711" not in visitor.get("/events/1").text
+    text = visitor.get("/").text
+    assert "flexod cannot read the record of a job" in text
+    assert "job 41" not in text
+
+
 def test_own_jobs_are_shown_with_their_reasons(private: FlexodDouble, browser: Browser) -> None:
     user = browser(UID)
     assert 'id="job-17"' in user.get("/").text
