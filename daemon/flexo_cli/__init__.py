@@ -7,6 +7,7 @@ passed on before typer is imported.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib.util import find_spec
@@ -22,6 +23,9 @@ DELEGATED = ("run", "hosts", "share", "aggregator")
 
 def main() -> None:
     """Entry point of `flexo`. Exit codes: docs/reference/commands.md."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # others' names may have characters that a terminal lacks
+            stream.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]

@@ -89,8 +89,16 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print one sentence or heading."""
-    console_for_output().print(Text(printable(text)))
+    """Print one sentence or heading, wrapped at words on a terminal."""
+    if sys.stdout.isatty():
+        console_for_output().print(Text(printable(text)))
+    else:
+        print_unbroken(text)
+
+
+def print_unbroken(text: str) -> None:
+    """Print what has to be in one piece when it is copied, such as a link: the terminal itself wraps it."""
+    sys.stdout.write(f"{printable(text)}\n")
 
 
 def print_json(value: Json) -> None:

@@ -15,7 +15,7 @@ import typer
 from flexo.words import duration
 from flexo_cli.connection import Refusal, Unreachable
 from flexo_cli.options import JsonOption
-from flexo_cli.output import print_json, print_line
+from flexo_cli.output import print_json, print_line, print_unbroken
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic, new_authenticator
 
@@ -50,7 +50,7 @@ def web(
     if as_json:
         print_json({"link": found.link, "user": found.user, "expires_in_s": found.expires_in_s})
         return
-    print_line(found.link)
+    print_unbroken(found.link)
     print_line(f"It works once, within {duration(found.expires_in_s)}, and lets you in as {found.user}.")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo_cli import output
+from flexo_cli import main, output
 
 
 class Terminal(io.StringIO):
@@ -68,3 +69,18 @@ def test_markup_in_a_name_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_is_ascii_whatever_the_names_hold(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"name": "\x1b\u202eé"})
     assert capsys.readouterr().out.isascii()
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped_and_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+        patched.setattr(sys, "argv", ["flexo", "--version"])
+        with pytest.raises(SystemExit):
+            main()
+        output.print_line("job \u8a13\u7df4")
+        sys.stdout.flush()
+        said = raw.getvalue().decode()
+    assert said.splitlines()[-1] == "job \\u8a13\\u7df4"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -100,3 +101,14 @@ def test_what_is_no_flexo_web_is_called_so(
 def test_a_url_with_a_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["web", "--url", "http://ctl:6837/flexo"]) == ExitCode.REFUSED
     assert "no path" in capsys.readouterr().err
+
+
+def test_on_a_narrow_terminal_the_link_is_in_one_piece(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = f"https://flexo.hpc.example-university.edu/enter/{'A' * 43}"
+    monkeypatch.setattr(web, "_ask", lambda url: web._Link(link, "ada", 300.0))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    app.run(["web", "--url", "https://flexo.hpc.example-university.edu"])
+    assert capsys.readouterr().out.splitlines()[0] == link
