@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from thorough import rare
 
 from flexo_lab import (
     Lab,
@@ -226,7 +227,7 @@ def half_up() -> Iterator[tuple[subprocess.Popen[bytes], Layout]]:
         take_down(layout.name)
 
 
-@pytest.mark.parametrize("lost", ["nothing", "lab.json", "slurm.conf", "all files"])
+@pytest.mark.parametrize("lost", ["nothing", rare("lab.json"), rare("slurm.conf"), "all files"])
 def test_down_clears_away_what_a_killed_up_left(
     make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout], lost: str
 ) -> None:
@@ -261,7 +262,7 @@ def test_a_lab_that_is_coming_up_is_neither_brought_up_nor_taken_down_by_others(
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, rare(signal.SIGTERM), rare(signal.SIGHUP)])
 def test_an_interrupted_up_takes_the_lab_down_again(
     make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout], number: signal.Signals
 ) -> None:

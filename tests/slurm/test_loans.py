@@ -220,6 +220,7 @@ def test_whole_jobs_start_on_lent_servers_only_if_they_are_fungible(quiet_lab: L
     assert (shown["Partition"], shown["NodeList"], shown["Requeue"]) == ("borrowed", "i2", "1")
 
 
+@pytest.mark.thorough
 def test_slurm_itself_takes_a_server_with_satellites_before_one_with_an_older_base(quiet_lab: Lab) -> None:
     _wait(_runs(quiet_lab, _submit(quiet_lab, "-N2", "--gpus-per-node=2")), "the training nodes are full")
     _cluster(quiet_lab).lend(frozenset({"i1", "i2"}))
@@ -327,6 +328,7 @@ _SOON = {
 """What is different from the lab's usual rules: a base is asked for a checkpoint, and all is over sooner."""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.timeout(600)

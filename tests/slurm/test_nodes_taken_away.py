@@ -136,6 +136,7 @@ def test_a_node_that_is_lost_takes_its_workers_along_and_the_job_trains_on(job: 
     job.finish()
 
 
+@pytest.mark.thorough
 def test_a_base_stays_on_a_drained_node_and_leaves_no_satellite_when_its_node_is_lost(job: StandIn) -> None:
     lab = job.lab
     satellites, base = job.satellites(), field(lab, job.job_id, "NodeList")

@@ -132,6 +132,7 @@ def test_without_fresh_pushes_nothing_more_is_lent_and_flexo_loans_says_why(
     assert not _lent(scheduler.sees(lambda told: True))
 
 
+@pytest.mark.thorough
 def test_a_restarted_flexod_has_its_loans_and_is_told_call_backs_again(
     scheduler: Scheduler, pushed_lab: Lab
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_cut_between_flexod_and_slurmctld_costs_a_running_job_nothing(own_lab:
         link.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_backup_slurmctld_takes_over_and_hands_back_under_running_jobs(own_lab: Lab) -> None:
     controllers = Controllers(own_lab)

@@ -15,6 +15,7 @@ import pytest
 from elastic_jobs import SOMEBODY, TRACE, Job, agent_called
 from test_ddp_on_slurm import launch
 from test_survival import leaders
+from thorough import rare
 
 from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 from flexo_lab.spec import Profile
@@ -134,6 +135,7 @@ def test_a_satellite_without_a_gpu_sums_and_its_ends_cost_no_mini_batch(
     job.check_nothing_left()
 
 
+@pytest.mark.thorough
 def test_slurm_takes_the_cpu_back_after_the_sums_have_moved(
     three_nodes: Lab, submit: Callable[..., Job]
 ) -> None:
@@ -154,6 +156,7 @@ def test_slurm_takes_the_cpu_back_after_the_sums_have_moved(
     job.check_nothing_left()
 
 
+@pytest.mark.thorough
 def test_a_killed_leader_leaves_the_sums_where_they_are(submit: Callable[..., Job]) -> None:
     job = submit()
     process = until_a_satellite_sums(job)
@@ -195,7 +198,7 @@ def test_flexod_tries_a_satellite_for_a_job_that_leaves_the_choice_and_judges_it
     job.check_nothing_left()
 
 
-@pytest.mark.parametrize("flexod", ["runs", "is killed"])
+@pytest.mark.parametrize("flexod", [rare("runs"), "is killed"])
 def test_nothing_is_left_of_a_job_that_is_killed_with_its_leader(
     three_nodes: Lab, submit: Callable[..., Job], flexod: str
 ) -> None:

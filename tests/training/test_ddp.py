@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import rare
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -51,7 +52,7 @@ def check(job: LocalJob, killed: int = 0, samples: int = SAMPLES) -> None:
     assert last[0]["accuracy"] > 0.95
 
 
-@pytest.mark.parametrize("loading", [0, 2], ids=["in-process", "worker-processes"])
+@pytest.mark.parametrize("loading", [rare(0), 2], ids=["in-process", "worker-processes"])
 def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
     """Newcomers come in another epoch than they begin in; the loader's worker processes are begun anew."""
     with local_job(tmp_path / "job", SCRIPT, "--workers", str(loading)) as job:
@@ -68,7 +69,7 @@ def test_a_ddp_script_grows_and_shrinks(tmp_path: Path, loading: int) -> None:
         assert (tmp_path / "job" / "logs" / "model.pt").exists()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, rare(1)])
 def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
     """The others go on from the last step, and another worker comes in the place of the one that died."""
     with local_job(tmp_path / "job", SCRIPT) as job:
@@ -92,7 +93,7 @@ def test_a_ddp_script_outlives_a_worker(tmp_path: Path, victim: int) -> None:
     ("how", "why"),
     [
         ("local-steps", "gradients that are not averaged"),
-        ("hook", "unlike_replicas.py:21 has a state (PowerSGDState)"),
+        rare("hook", "unlike_replicas.py:21 has a state (PowerSGDState)"),
     ],
 )
 def test_a_script_whose_replicas_may_differ_keeps_its_size(tmp_path: Path, how: str, why: str) -> None:
@@ -103,7 +104,7 @@ def test_a_script_whose_replicas_may_differ_keeps_its_size(tmp_path: Path, how: 
         assert job.wait() == 0, job.output()
 
 
-@pytest.mark.parametrize("what", ["batch", "loader"])
+@pytest.mark.parametrize("what", ["batch", rare("loader")])
 def test_a_script_whose_rank_0_is_ahead_of_the_others_keeps_its_size(tmp_path: Path, what: str) -> None:
     """Newcomers would come to a place at which the others are not."""
     with local_job(tmp_path / "job", SCRIPT, "--alone", what) as job:
@@ -130,6 +131,7 @@ def test_a_matrix_with_as_many_rows_as_one_worker_has_samples_deals_no_epoch_oth
         check(job)
 
 
+@pytest.mark.thorough
 def test_a_newcomer_with_other_collectives_is_sent_away(tmp_path: Path) -> None:
     """The others wait for it until Gloo's timeout, and train on."""
     bound = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}
@@ -179,12 +181,12 @@ IDIOMS = {
 """Whether each sample is used once an epoch."""
 CHECKING = ("validation_first", "by_steps", "by_iterator", "cycled", "no_loader")
 """Those with collectives every tenth step."""
-IN_EVERY_RUN = ("validation_first", "by_steps", "by_iterator", "no_loader", "accumulate")
+IN_EVERY_RUN = ("by_steps", "accumulate")
 
 
 @pytest.mark.parametrize(
     "idiom",
-    [each if each in IN_EVERY_RUN else pytest.param(each, marks=pytest.mark.thorough) for each in IDIOMS],
+    [each if each in IN_EVERY_RUN else rare(each) for each in IDIOMS],
 )
 def test_however_it_is_written(tmp_path: Path, idiom: str) -> None:
     """It grows, shrinks, loses a worker and grows. Ranks meet in collectives at the same steps."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from elastic_jobs import SCRIPTS, TRACE, Submit
+from thorough import rare
 
 from flexo_lab import Lab
 from horovod_elastic.core.choice import SERVICE, TORCH
@@ -73,7 +74,7 @@ def check_checkpoint(path: Path, lab: Lab, job_id: str) -> None:
     ("script", "arguments", "obstacle"),
     [
         ("keeps_its_size.py", [], "new_group"),
-        ("spawns.py", ["--by", "spawn", "--steps", "9999"], "starts its own workers"),
+        rare("spawns.py", ["--by", "spawn", "--steps", "9999"], "starts its own workers"),
     ],
 )
 def test_what_keeps_it_at_its_size_is_named(
@@ -91,6 +92,7 @@ def test_what_keeps_it_at_its_size_is_named(
     job.cancel()
 
 
+@pytest.mark.thorough
 def test_a_sharded_model_grows_by_whole_units(submit: Submit, alone: Lab) -> None:
     """flexod grants units of two workers, although an odd number of GPUs is idle on each other node."""
     for node in alone.run(["sinfo", "--noheader", "-N", "--format=%N", "--partition=train"]).stdout.split():

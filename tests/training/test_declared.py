@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import rare
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -24,7 +25,7 @@ SAMPLES, WORKERS_BATCH = 2400, 8
 
 @pytest.mark.parametrize(
     "way",
-    ["own_average", "counted_batches", "stream", pytest.param("own_sampler", marks=pytest.mark.thorough)],
+    ["own_average", "stream", rare("counted_batches"), rare("own_sampler")],
 )
 def test_it_grows_and_shrinks_and_outlives_a_worker(tmp_path: Path, way: str) -> None:
     """Replicas agree after every step, on models and declared state; each sample is used once."""
@@ -73,7 +74,7 @@ def check_samples(steps: list[dict[str, Any]], killed: int, *, in_order: bool) -
     ("way", "says"),
     [
         ("undeclared_model", "SGD trains parameters that no state of flexo.elastic() holds"),
-        ("worker_processes", "num_workers=1"),
+        rare("worker_processes", "num_workers=1"),
     ],
 )
 def test_a_job_whose_declaration_is_not_enough_keeps_its_size(tmp_path: Path, way: str, says: str) -> None:
@@ -89,6 +90,7 @@ def test_state_that_is_declared_after_the_first_step_is_an_error(tmp_path: Path)
         assert "flexo.elastic() comes after the first step" in job.output()
 
 
+@pytest.mark.thorough
 def test_the_same_script_trains_under_torchrun(tmp_path: Path) -> None:
     """Declaring is without effect there."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

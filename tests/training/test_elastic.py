@@ -25,6 +25,7 @@ from elastic_jobs import (
     went_on,
 )
 from native_horovod import BOTH_CORES
+from thorough import rare
 
 from flexo_lab import Lab
 from horovod_elastic.core.choice import HOROVOD, VARIABLE
@@ -85,6 +86,7 @@ def test_what_a_script_does_on_rank_0_before_the_loop_is_done_once(submit: Submi
         assert event["rate"] == pytest.approx(0.01 * event["size"])
 
 
+@pytest.mark.thorough
 def test_a_distributed_sampler_made_before_the_loop_follows_the_size(submit: Submit, alone: Lab) -> None:
     """Without that, newcomers' epochs would be shorter than those of who began alone, and ranks disagree."""
     job = submit("plain_sampler.py", elastic="1-3")
@@ -101,6 +103,7 @@ def test_a_distributed_sampler_made_before_the_loop_follows_the_size(submit: Sub
     assert all(event["batches"] == 12 // event["size"] for event in job.events("enter"))
 
 
+@pytest.mark.thorough
 def test_collectives_before_the_loop_do_not_keep_newcomers_out(submit: Submit, alone: Lab) -> None:
     """Nor do objects of different types in one broadcast, which Horovod would take for two."""
     job = submit("greets_first.py", elastic="1-2")
@@ -112,6 +115,7 @@ def test_collectives_before_the_loop_do_not_keep_newcomers_out(submit: Submit, a
     assert all(event["told"] == event["step"] for event in job.events("enter"))
 
 
+@pytest.mark.thorough
 def test_workers_of_two_gpus_come_two_gpus_at_a_time(submit: Submit, alone: Lab) -> None:
     options = ("-n", "1", "--gpus-per-task=2", "--cpus-per-task=2", "--mem-per-cpu=500")
     job = submit("counting.py", options=options, elastic="1-3")
@@ -200,6 +204,7 @@ def both(first: Job, second: Job, size: int) -> Callable[[], bool]:
     return lambda: len(first.committing(size)) == len(second.committing(size)) == size
 
 
+@pytest.mark.thorough
 def test_a_job_may_end_while_newcomers_warm_up(submit: Submit, alone: Lab) -> None:
     job = submit("counting.py", elastic="1-4")
     job.wait_until("a satellite's worker to start", lambda: agents_of_satellites(job))
@@ -216,7 +221,7 @@ def test_scancel_of_the_base_leaves_nothing(submit: Submit, alone: Lab) -> None:
     job.check_nothing_left()
 
 
-@pytest.mark.parametrize("options", [(), ("--handler",)], ids=["default", "own handler"])
+@pytest.mark.parametrize("options", [rare(()), ("--handler",)], ids=["default", "own handler"])
 def test_scripts_with_signals_and_programs_of_their_own_are_preempted(
     submit: Submit, alone: Lab, options: tuple[str, ...]
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_job_that_ends_with_satellites_says_what_it_gained_and_nothing_else(
     assert "COMPLETED" in alone.run(["flexo", "why", str(job.job_id)]).stdout
 
 
+@pytest.mark.thorough
 def test_satellites_that_slurm_takes_back_leave_no_word_of_slurms(submit: Submit, alone: Lab) -> None:
     job = submit("counting.py", elastic="1-9")
     job.wait_for_size(9)
@@ -98,6 +99,7 @@ def test_a_satellite_that_is_asked_to_end_before_its_agent_is_there_ends_without
     assert output.read_text() == ""
 
 
+@pytest.mark.thorough
 def test_a_requeued_base_takes_its_satellites_with_it_and_says_nothing_wrong(
     submit: Submit, alone: Lab
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from elastic_jobs import SCRIPTS, SOMEBODY, Job, Submit
+from thorough import rare
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--leader", "--", ""]
 FLEXO = Path(sys.executable).parent / "flexo"
@@ -109,7 +110,7 @@ def test_a_job_trains_the_same_with_and_without_horovods_native_library(
 
 
 @pytest.mark.parametrize(
-    "name", ["fails_at_once", "fails_before_the_loop", "fails_halfway", "fails_in_the_loop"]
+    "name", [rare("fails_at_once"), "fails_before_the_loop", rare("fails_halfway"), "fails_in_the_loop"]
 )
 def test_the_scripts_exit_code_is_the_jobs(jobs: Jobs, name: str) -> None:
     job: Job = getattr(jobs, name)
@@ -122,6 +123,7 @@ def test_a_command_that_does_not_exist_ends_like_in_a_shell(jobs: Jobs) -> None:
     assert "/no/such/program cannot be run" in jobs.no_such_command.output()
 
 
+@pytest.mark.thorough
 def test_a_program_without_horovod_runs_once_for_every_task(jobs: Jobs) -> None:
     assert jobs.no_horovod.wait() == 0
     assert jobs.no_horovod.output().count("worker here") == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import rare
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -35,7 +36,7 @@ def run(folder: Path, case: str, maximum: int = FIXED) -> list[dict[str, Any]]:
         return done(job)
 
 
-@pytest.mark.parametrize("maximum", [FIXED, ELASTIC])
+@pytest.mark.parametrize("maximum", [rare(FIXED), ELASTIC])
 def test_groups_of_some_ranks_and_collectives_of_objects(tmp_path: Path, maximum: int) -> None:
     with local_job(tmp_path / "job", SCRIPT, "--case", "groups", maximum=maximum) as job:
         first, second = done(job)
@@ -45,7 +46,7 @@ def test_groups_of_some_ranks_and_collectives_of_objects(tmp_path: Path, maximum
     assert ("keeps its size: dist.new_group() at fixed_size_torch.py:" in output) is (maximum == ELASTIC)
 
 
-@pytest.mark.parametrize("maximum", [FIXED, ELASTIC])
+@pytest.mark.parametrize("maximum", [rare(FIXED), ELASTIC])
 def test_a_model_that_is_sharded_over_all_workers(tmp_path: Path, maximum: int) -> None:
     first, second = run(tmp_path, "sharded", maximum)
     assert first["falls"]
@@ -53,7 +54,7 @@ def test_a_model_that_is_sharded_over_all_workers(tmp_path: Path, maximum: int) 
     assert first["local"] + second["local"] == 8 * 32 + 32 + 32 * 2 + 2
 
 
-@pytest.mark.parametrize("maximum", [FIXED, ELASTIC])
+@pytest.mark.parametrize("maximum", [rare(FIXED), ELASTIC])
 def test_samples_that_come_in_a_stream(tmp_path: Path, maximum: int) -> None:
     with local_job(tmp_path / "job", SCRIPT, "--case", "streams", maximum=maximum) as job:
         first, second = done(job)
@@ -63,24 +64,25 @@ def test_samples_that_come_in_a_stream(tmp_path: Path, maximum: int) -> None:
     assert ("keeps its size: it loads an IterableDataset" in output) is (maximum == ELASTIC)
 
 
-@pytest.mark.parametrize("case", ["by_variables", "by_arguments", "by_store"])
+@pytest.mark.parametrize("case", ["by_variables", rare("by_arguments"), rare("by_store")])
 def test_a_script_that_says_itself_who_is_in_the_group(tmp_path: Path, case: str) -> None:
     found = run(tmp_path, case)
     assert [each["told"][:2] for each in found] == [[0, 2], [1, 2]]
     assert {each["sum"] for each in found} == {3}
 
 
+@pytest.mark.thorough
 def test_a_script_without_torch_distributed_runs_once_for_each_task(tmp_path: Path) -> None:
     assert not any(each["initialized"] for each in run(tmp_path, "undistributed"))
 
 
-@pytest.mark.parametrize("maximum", [FIXED, ELASTIC])
+@pytest.mark.parametrize("maximum", [rare(FIXED), ELASTIC])
 def test_a_group_that_is_destroyed_can_be_made_again(tmp_path: Path, maximum: int) -> None:
     assert [each["sums"] for each in run(tmp_path, "twice", maximum)] == [[3, 3], [3, 3]]
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
-@pytest.mark.parametrize("launcher", ["spawn", "elastic_launch", "torchrun"])
+@pytest.mark.parametrize("workers", [rare(1), 2])
+@pytest.mark.parametrize("launcher", [rare("spawn"), rare("elastic_launch"), "torchrun"])
 def test_a_script_that_starts_its_own_workers_keeps_its_size(
     tmp_path: Path, launcher: str, workers: int
 ) -> None:
@@ -94,7 +96,7 @@ def test_a_script_that_starts_its_own_workers_keeps_its_size(
     assert output.count("this job keeps its size: the script starts its own workers") == workers
 
 
-@pytest.mark.parametrize(("case", "code"), [("dies", 5), ("dies_early", 6)])
+@pytest.mark.parametrize(("case", "code"), [("dies", 5), rare("dies_early", 6)])
 def test_a_worker_that_dies_ends_the_job_with_its_exit_code(tmp_path: Path, case: str, code: int) -> None:
     with local_job(tmp_path / "job", SCRIPT, "--case", case, maximum=FIXED) as job:
         assert job.wait() == code, job.output()

@@ -86,6 +86,7 @@ def test_commits_within_gradient_accumulation(tmp_path: Path) -> None:
         check(job, names)
 
 
+@pytest.mark.thorough
 def test_schedulers_scalers_averages_and_clipping(tmp_path: Path) -> None:
     """Schedulers inside and outside of the state."""
     with idiomatic_job(tmp_path, EVERYTHING, "--commit", "every fifth") as job:
@@ -131,6 +132,7 @@ def test_a_rank_that_returns_early(tmp_path: Path) -> None:
         assert {event["batch"] for event in job.events("done") if event["rank"] != 2} == {end}
 
 
+@pytest.mark.thorough
 def test_a_rank_returns_early_after_resizes_and_rank_0_is_killed_then(tmp_path: Path) -> None:
     """Those who are left go back to the last commit, and train to the end."""
     names = ["adam", "cosine"]

@@ -154,6 +154,7 @@ def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_kil
         assert job.output().count(PAUSES) == 1
 
 
+@pytest.mark.thorough
 def test_a_ddp_script_that_loses_a_worker_pauses_with_what_the_other_one_has(tmp_path: Path) -> None:
     """It goes back to its last commit and parks. Then the worker that died is started again."""
     with local_job(tmp_path / "job", SCRIPT, *HOW, minimum=2, FLEXO_PARK_INTERVAL_S="1000") as job:
@@ -178,6 +179,7 @@ def test_a_script_that_cannot_pause_ends_when_a_worker_has_to_leave(tmp_path: Pa
         assert "training cannot pause, because dist.new_group() at keeps_its_size.py:16" in job.output()
 
 
+@pytest.mark.thorough
 def test_a_horovod_script_pauses_and_goes_back(tmp_path: Path) -> None:
     """First its workers leave in order, and then they are killed at once."""
     script, how = HERE / "scripts" / "elastic_data.py", ("--samples", "400", "--epochs", "2")

@@ -68,6 +68,7 @@ def test_a_script_in_a_wrapper_grows_and_gets_what_the_job_script_exports(submit
     job.cancel()
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_requeued_goes_on_from_the_checkpoint_of_its_script(submit: Submit, alone: Lab) -> None:
     page = (ROOT / "docs" / "howto" / "checkpoint.md").read_text()
     recipe = re.search(r"## Write checkpoints in the script\n.*?```python\n(.*?)```", page, re.DOTALL)

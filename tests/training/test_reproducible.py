@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import THOROUGH
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -82,8 +83,8 @@ def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: tuple[s
     assert sorted(found) == list(range(VIRTUAL))
     assert len({state for _, state, _, _ in found.values()}) == VIRTUAL, "ranks have statistics of their own"
     (steps,) = {steps for steps, _, _, _ in found.values()}
-    assert fixed(tmp_path / "one", 1, steps, *loading) == found
-    assert fixed(tmp_path / "four", 4, steps, *loading) == found
+    for size in (1, 4) if THOROUGH else (1,):
+        assert fixed(tmp_path / str(size), size, steps, *loading) == found
 
 
 def test_a_job_that_loses_a_virtual_worker_trains_on_and_says_that_bits_may_differ(tmp_path: Path) -> None:

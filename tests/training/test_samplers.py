@@ -132,6 +132,7 @@ def test_after_a_scale_down_nothing_is_left_out(cluster: Cluster) -> None:
     assert seen.total() - SAMPLES < 2
 
 
+@pytest.mark.thorough
 def test_set_epoch_at_the_beginning_of_an_epoch_begins_it_again_after_every_change(cluster: Cluster) -> None:
     """A habit from DistributedSampler. Horovod says: at its end. Ours do nothing in the middle of one."""
     workers = cluster.start(2)
@@ -174,6 +175,7 @@ def take_of(me: Me, name: str, batches: int) -> list[int]:
     return seen
 
 
+@pytest.mark.thorough
 def test_two_datasets_go_through_growth_loss_and_a_change_without_synchronisation(cluster: Cluster) -> None:
     old, new = cluster.start(2), cluster.start(1)
     everybody = [*old, *new]

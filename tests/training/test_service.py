@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -107,6 +108,7 @@ def test_workers_that_are_killed_cost_a_ddp_script_no_mini_batch(tmp_path: Path)
         check_ddp(job, dead)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_lost_with_its_aggregator_costs_no_mini_batch(tmp_path: Path) -> None:
     """The leader waits for the node's agent to come back; training goes on meanwhile."""
     with service_job(tmp_path / "job", DDP) as job:
@@ -121,6 +123,7 @@ def test_a_node_that_is_lost_with_its_aggregator_costs_no_mini_batch(tmp_path: P
         check_ddp(job, dead)
 
 
+@pytest.mark.thorough
 def test_workers_that_are_killed_cost_a_horovod_script_no_mini_batch(tmp_path: Path) -> None:
     """What the dead worker had not contributed is trained on by others: once."""
     dice = random.Random(4)
@@ -162,6 +165,7 @@ def check_horovod(job: LocalJob, dead: set[int]) -> None:
         assert epoch == last or len(used) == 400
 
 
+@pytest.mark.thorough
 def test_a_pools_aggregators_that_die_cost_no_mini_batch(tmp_path: Path) -> None:
     """Two of them sum the parts of both nodes. When both are gone, the nodes' own do."""
     with (

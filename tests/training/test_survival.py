@@ -138,6 +138,7 @@ def test_a_satellite_that_leads_hands_over_before_slurm_takes_its_node(submit: S
     assert steps == list(range(steps[0], steps[-1] + 1)), f"a planned hand-over loses nothing\n{job.output()}"
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_newcomers_that_are_slower_than_horovods_patience(
     submit: Submit, alone: Lab
 ) -> None:
@@ -157,6 +158,7 @@ def test_nobody_waits_for_newcomers_that_are_slower_than_horovods_patience(
     job.check_steps()
 
 
+@pytest.mark.thorough
 def test_a_running_job_is_measured_saved_and_changed_while_it_changes(submit: Submit, alone: Lab) -> None:
     job = submit("counting.py", elastic="1-3")
     job.wait_for_size(3)

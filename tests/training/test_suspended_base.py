@@ -55,6 +55,7 @@ def test_satellites_wait_for_a_suspended_base_and_go_on_with_it(submit: Submit, 
     job.check_steps(lost=1)
 
 
+@pytest.mark.thorough
 def test_a_base_that_is_resumed_without_its_satellites_goes_on_where_it_was_and_grows_again(
     submit: Submit, hasty: Lab
 ) -> None:

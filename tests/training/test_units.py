@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import rare
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -21,7 +22,6 @@ from test_ddp import steps_that_count, train_at  # noqa: E402
 
 SCRIPT = HERE / "scripts" / "in_units.py"
 UNIT, SAMPLES, BATCH = 2, 2000, 64
-WAYS = ["hsdp", "tp"]
 """FSDP's shards with replicas, and tensor parallelism with replicas."""
 
 
@@ -64,7 +64,7 @@ def norms(job: LocalJob, size: int) -> dict[tuple[int, ...], float]:
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["hsdp", rare("tp")])
 def test_a_job_grows_and_shrinks_by_whole_units(tmp_path: Path, way: str) -> None:
     """From one unit to three and back to two."""
     with local_job(tmp_path / "job", SCRIPT, "--way", way, unit=UNIT) as job:
@@ -84,10 +84,10 @@ def test_a_job_grows_and_shrinks_by_whole_units(tmp_path: Path, way: str) -> Non
 @pytest.mark.parametrize(
     ("way", "victim"),
     [
-        ("hsdp", 0),
+        rare("hsdp", 0),
         ("tp", 3),
-        pytest.param("hsdp", 3, marks=pytest.mark.thorough),
-        pytest.param("tp", 0, marks=pytest.mark.thorough),
+        rare("hsdp", 3),
+        rare("tp", 0),
     ],
 )
 def test_a_unit_that_loses_a_worker_ends_and_comes_again(tmp_path: Path, way: str, victim: int) -> None:

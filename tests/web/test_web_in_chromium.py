@@ -9,6 +9,7 @@ from chromium import Browsers, Theme, Window
 from flexod_double import FlexodDouble
 from pretended import HOSTILE, PAGES, enlarge, furnish
 from served import Served, served, until
+from thorough import rare
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "web"
 PAINTED_WITHIN_MS = 1500.0
@@ -26,7 +27,7 @@ def settled(served: Served, path: str) -> str:
 
 
 @pytest.mark.parametrize("theme", Theme)
-@pytest.mark.parametrize("window", [Window.PHONE, Window.WIDE])
+@pytest.mark.parametrize("window", [Window.PHONE, rare(Window.WIDE)])
 def test_axe_finds_nothing_that_keeps_people_out(
     chromium: Browsers, site: Served, theme: Theme, window: Window
 ) -> None:
@@ -135,6 +136,7 @@ def test_each_step_of_a_job_and_each_loan_leads_to_the_event_that_says_why(
         assert "i2 is called back" in seen.page.inner_text(".headline")
 
 
+@pytest.mark.thorough
 def test_a_thousand_nodes_and_five_thousand_jobs_are_painted_within_a_second_and_a_half(
     chromium: Browsers,
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_thousand_nodes_and_five_thousand_jobs_are_painted_within_a_second_and
     assert slow == {}, took
 
 
+@pytest.mark.thorough
 def test_a_resize_on_a_large_cluster_is_shown_within_two_seconds(chromium: Browsers) -> None:
     with served(enlarge) as site, chromium.open() as seen:
         seen.enter(site.link())

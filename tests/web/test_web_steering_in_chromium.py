@@ -16,6 +16,7 @@ from chromium import Browsers, Theme, Window
 from flexod_double import FlexodDouble
 from pretended import HOSTILE, furnish
 from served import Served, served, until
+from thorough import rare
 
 from flexo_lab import Lab
 
@@ -99,7 +100,7 @@ def test_what_somebody_types_outlives_an_update_of_the_page(chromium: Browsers, 
 
 
 @pytest.mark.parametrize("theme", list(Theme))
-@pytest.mark.parametrize("window", [Window.PHONE, Window.WIDE])
+@pytest.mark.parametrize("window", [Window.PHONE, rare(Window.WIDE)])
 def test_axe_finds_nothing_in_the_form_and_its_answers(
     chromium: Browsers, steered: Served, theme: Theme, window: Window
 ) -> None:

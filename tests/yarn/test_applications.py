@@ -111,6 +111,7 @@ def test_a_resourcemanager_that_is_killed_takes_nothing_with_it_and_hears_of_wha
     application.end()
 
 
+@pytest.mark.thorough
 def test_a_nodemanager_that_is_killed_and_started_again_has_its_containers(lab: YarnLab) -> None:
     application = Application.submit(lab, FLEX_QUEUE)
     (container,) = application.grow(1, gpus=1, node=lab.yarn_layout.node(1))
@@ -128,6 +129,7 @@ def test_a_nodemanager_that_is_killed_and_started_again_has_its_containers(lab: 
     application.end()
 
 
+@pytest.mark.thorough
 def test_an_applicationmaster_in_a_container_registers_and_runs_a_container_after_a_restart_too(
     lab: YarnLab, client: ResourceManager
 ) -> None:

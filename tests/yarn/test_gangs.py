@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from applications import BOUND_S, SMALL_MIB, Application
 
 from flexo_lab.yarn import YarnLab
@@ -52,6 +53,7 @@ def test_a_gang_that_cannot_be_complete_lets_a_smaller_job_pass_and_is_placed_la
     big.end()
 
 
+@pytest.mark.thorough
 def test_a_gang_that_holds_a_part_gives_it_back_for_one_that_holds_the_rest(lab: YarnLab) -> None:
     """The second gang wants six of eight GPUs, of which a job holds four until it ends."""
     holder = Application.submit(lab, QUEUE, name="holder")

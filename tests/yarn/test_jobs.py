@@ -49,6 +49,7 @@ def ordinary_with_gpus(lab: YarnLab) -> Application:
     return ordinary
 
 
+@pytest.mark.thorough
 def test_a_job_of_one_size_trains_on_gpus_of_its_own_and_its_output_is_collected(
     lab: YarnLab, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_script_that_fails_ends_the_application_with_its_exit_code(
     job.check_nothing_left()
 
 
+@pytest.mark.thorough
 def test_python_comes_in_an_archive(lab: YarnLab, tmp_path: Path) -> None:
     """The archive's Python is a script that runs the tests' own: a whole PyTorch would be gigabytes."""
     (tmp_path / "bin").mkdir()
@@ -123,6 +125,7 @@ def test_a_script_of_torch_distributed_grows_and_shrinks(
     ordinary.end()
 
 
+@pytest.mark.thorough
 def test_without_flexod_yarn_itself_takes_satellites_and_the_job_lets_them_go_as_planned(
     flexod: YarnLab, tmp_path: Path
 ) -> None:

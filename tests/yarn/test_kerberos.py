@@ -125,6 +125,7 @@ def test_a_keytab_of_somebody_else_is_refused(secure_lab: YarnLab) -> None:
     assert "ada@" in refusal(secure_lab, *SMALL, *options)
 
 
+@pytest.mark.thorough
 def test_a_keytab_gets_new_tickets_when_the_old_ones_have_expired(secure_lab: YarnLab) -> None:
     layout = secure_lab.yarn_layout
     server = f"rm/{layout.resource_managers[0]}@{layout.realm}"

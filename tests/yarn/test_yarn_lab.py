@@ -46,6 +46,7 @@ def nothing_is_left() -> object:
     assert left(NAME) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("lab")
 def test_a_lab_from_the_command_line_stands_beside_another_one_with_its_containers() -> None:
     flexo("lab", "up", NAME, "--yarn", "--nodes", "2", "--gpus", "3")
