@@ -142,7 +142,7 @@ def test_what_a_leader_says_of_a_gpu_that_its_job_does_not_hold_is_worth_nothing
 
 def test_indices_that_do_not_agree_with_the_jobs_record_are_worth_nothing(world):
     world.host(1, "t1", 0)
-    world.cluster.indices[1] = frozenset({("t1", 0), ("t2", 1)})  # as a forged name of the job has it
+    world.cluster.indices[1] = frozenset({("t1", 0), ("t1", 1)})  # as a forged name of the job has it
     world.rigid(5, 1, "t1")
     world.rigid(6, 2, "t2")
     world.opportunist(10, "1-1")

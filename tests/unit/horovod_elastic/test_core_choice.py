@@ -14,6 +14,7 @@ from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.leader import profiling
 from horovod_elastic.platforms.base import Platform
+from horovod_elastic.platforms.slurm import commands as slurm_commands
 from horovod_elastic.platforms.slurm.commands import clean_environment
 
 
@@ -27,6 +28,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr(launcher, "run_job", run)
+    monkeypatch.setattr(slurm_commands, "ask", lambda command, environment: "JobId=17 AdminComment=(null)")
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     for name in (profiling.OPT_OUT_VARIABLE, choice.VARIABLE):
