@@ -156,10 +156,13 @@ class _Planner:
         """
         plan = self._plan
         due = {key: job.target.workers for key, job in plan.jobs.items() if _may_grow(plan, job)}
-        most = {key: plan.jobs[key].workers + plan.room_for(plan.jobs[key]) for key in due}
-        limited = {key for key in due if most[key] < due[key]}
-        others = {key for key in due if most[key] > due[key]}
-        if not limited or not others:
+        most = {key: self._most(key) for key in due if plan.takes_part(plan.jobs[key])}
+        limited = {key for key in most if most[key] < due[key]}
+        if not limited:
+            return {}
+        most |= {key: self._most(key) for key in due.keys() - most.keys()}
+        others = {key for key in due.keys() - limited if most[key] > due[key]}
+        if not others:
             return {}
         jobs = [
             replace(job, wanted=job.whole(most[job.key])) if job.key in limited else job
@@ -168,6 +171,11 @@ class _Planner:
         targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs).jobs
         found = [whole(plan.jobs[each.job].job, each) for each in targets if each.job in others]
         return {each.job: each for each in found if each.workers > due[each.job]}
+
+    def _most(self, key: JobKey) -> int:
+        """The most workers that the job could have now."""
+        job = self._plan.jobs[key]
+        return job.workers + self._plan.room_for(job)
 
     def _deal_more(self, more: Mapping[JobKey, Target]) -> None:
         """Deal what is still idle to these jobs. If they get nothing, their first targets count again."""
