@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "training" / "scripts"
 FLEXO = str(Path(sys.executable).parent / "flexo")
 ENVIRONMENT = str(Path(sys.executable).parents[1])
 """The environment that runs the tests: all nodes have it."""
-BOUND_S = 120.0
+BOUND_S = 200.0
 ENDED = (pb.FINISHED, pb.FAILED, pb.KILLED)
 
 
