@@ -70,6 +70,7 @@ def test_after_a_crash_every_sample_counts_once_since_the_last_commit(submit: Su
     assert check_samples(job) >= 1
 
 
+@pytest.mark.thorough
 def test_when_the_leader_is_killed_every_sample_counts_once_since_the_last_commit(
     submit: Submit, alone: Lab
 ) -> None:

@@ -26,7 +26,7 @@ def launch(script: str, *arguments: str, options: Sequence[str] = ()) -> str:
     return f"{shlex.join(command)} --log-dir $PWD/logs"
 
 
-@pytest.mark.parametrize("core", [TORCH, SERVICE])
+@pytest.mark.parametrize("core", [TORCH, rare(SERVICE)])
 def test_it_grows_and_makes_room(submit: Submit, alone: Lab, core: str) -> None:
     options = [f"--core={core}", "--epochs=30"]
     run = launch("plain_ddp.py", "--epochs", "30", "--sleep", "0.1", options=options)
