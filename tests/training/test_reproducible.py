@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thorough import THOROUGH
+from thorough import THOROUGH, rare
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -72,8 +72,8 @@ def resized(folder: Path, *arguments: str) -> Results:
     "loading",
     [
         ("--workers", "0"),
-        pytest.param(("--workers", "1"), marks=pytest.mark.thorough),
-        pytest.param(("--workers", "1", "--persistent", "--undivided"), marks=pytest.mark.thorough),
+        rare(("--workers", "1")),
+        rare(("--workers", "1", "--persistent", "--undivided")),
     ],
     ids=["in-process", "worker-process", "undivided"],
 )

@@ -135,13 +135,8 @@ def test_gradients_are_those_of_the_base_at_every_size(tmp_path: Path) -> None:
     ("way", "words"),
     [
         ("odd", ["dist.new_group() at in_units.py:", "[0, 3]", "--elastic-unit=2"]),
-        pytest.param(
-            *("whole", ["fully_shard() at in_units.py:", "(workers // 2, 2)"]), marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            *("skewed", ["DataLoader at in_units.py:", "num_replicas=3", "--elastic-unit=2"]),
-            marks=pytest.mark.thorough,
-        ),
+        rare("whole", ["fully_shard() at in_units.py:", "(workers // 2, 2)"]),
+        rare("skewed", ["DataLoader at in_units.py:", "num_replicas=3", "--elastic-unit=2"]),
     ],
 )
 def test_what_no_unit_can_have_keeps_the_job_at_its_size_and_is_named(

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from applications import SMALL_MIB, Application, wait_for
+from thorough import rare
 from yarn_jobs import ENVIRONMENT, FLEXO, SCRIPTS, YarnJob, submit
 
 from flexo_lab.yarn import YarnLab, wait_for_nodes
@@ -104,7 +105,7 @@ def test_a_job_grows_and_shrinks_in_time_for_an_ordinary_application(flexod: Yar
 
 @pytest.mark.parametrize(
     "launcher",
-    [["torchrun", "--nproc-per-node=2"], pytest.param(["python"], marks=pytest.mark.thorough)],
+    [["torchrun", "--nproc-per-node=2"], rare(["python"])],
 )
 def test_a_script_of_torch_distributed_grows_and_shrinks(
     flexod: YarnLab, tmp_path: Path, launcher: list[str]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from flexo.model.elastic import ElasticJob
 from flexo.model.nodes import Node
@@ -57,7 +56,7 @@ def targets_of(
 
 
 def in_whole_units(plan: PlanInMaking, targets: Iterable[Target]) -> dict[JobKey, int]:
-    """The sizes in whole units of the jobs whose targets are none.
+    """Sizes in whole units, of the jobs whose targets are not in whole units.
 
     A policy counts worker by worker. What rounding leaves over becomes a unit of a job that lost it: of one
     that has this unit already, else of the one that lost most.
@@ -84,9 +83,9 @@ def in_whole_units(plan: PlanInMaking, targets: Iterable[Target]) -> dict[JobKey
     return sizes
 
 
-def whole(job: ElasticJob, target: Target, rounded: Mapping[JobKey, int] = MappingProxyType({})) -> Target:
-    """The target in whole units of its job and at most its ceiling; for a job in `rounded`, that size."""
-    workers = rounded.get(job.key, job.whole(min(target.workers, job.ceiling)))
+def whole(job: ElasticJob, target: Target, size: int | None = None) -> Target:
+    """The target in whole units of its job and at most its ceiling; or with this `size`."""
+    workers = job.whole(min(target.workers, job.ceiling)) if size is None else size
     if workers == target.workers or job.unit == 1:
         return replace(target, workers=workers)
     why = f"{workers} workers are due to it, in whole units of {job.unit}"

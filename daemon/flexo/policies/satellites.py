@@ -22,7 +22,7 @@ from flexo.model.nodes import WANTED_EMPTY
 from flexo.model.plans import Batch, Grow, Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
-from flexo.policies.base import Policy, Target
+from flexo.policies.base import Policy, Target, Targets
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.pending import settle_claims
 from flexo.policies.resize_benefit import batch_of
@@ -137,16 +137,20 @@ class _Planner:
     def _ask_policy(self, left_out: Container[JobKey] = ()) -> None:
         plan = self._plan
         jobs = [job for job in self._as_they_will_be() if job.key not in left_out]
-        targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs)
+        targets = self._targets(jobs)
         plan.evenly = targets.evenly
         rounded = in_whole_units(plan, targets.jobs)
         if rounded and not plan.evenly:
             # what is less than a unit is for jobs that can use it
-            jobs = [replace(job, wanted=rounded.get(job.key, job.wanted)) for job in jobs]
-            targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs)
+            targets = self._targets(jobs, rounded)
         for target in targets.jobs:
             if job := plan.jobs.get(target.job):
-                job.target = whole(job.job, target, rounded)
+                job.target = whole(job.job, target, rounded.get(target.job))
+
+    def _targets(self, jobs: Sequence[ElasticJob], caps: Mapping[JobKey, int] | None = None) -> Targets:
+        """The policy's targets, as if the owners of the jobs in `caps` had capped them so."""
+        capped = [replace(job, wanted=(caps or {}).get(job.key, job.wanted)) for job in jobs]
+        return targets_of(self._policy, self._plan.snapshot, self._rooms, capped)
 
     def _more_for_others(self) -> Mapping[JobKey, Target]:
         """Larger targets of jobs that could use GPUs which the policy means for jobs that cannot have them.
@@ -157,18 +161,14 @@ class _Planner:
         plan = self._plan
         due = {key: job.target.workers for key, job in plan.jobs.items() if _may_grow(plan, job)}
         most = {key: self._most(key) for key in due if plan.takes_part(plan.jobs[key])}
-        limited = {key for key in most if most[key] < due[key]}
+        limited = {key: plan.jobs[key].job.whole(most[key]) for key in most if most[key] < due[key]}
         if not limited:
             return {}
         most |= {key: self._most(key) for key in due.keys() - most.keys()}
-        others = {key for key in due.keys() - limited if most[key] > due[key]}
+        others = {key for key in due.keys() - limited.keys() if most[key] > due[key]}
         if not others:
             return {}
-        jobs = [
-            replace(job, wanted=job.whole(most[job.key])) if job.key in limited else job
-            for job in self._as_they_will_be()
-        ]
-        targets = targets_of(self._policy, plan.snapshot, self._rooms, jobs).jobs
+        targets = self._targets(self._as_they_will_be(), limited).jobs
         found = [whole(plan.jobs[each.job].job, each) for each in targets if each.job in others]
         return {each.job: each for each in found if each.workers > due[each.job]}
 

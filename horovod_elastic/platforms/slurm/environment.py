@@ -185,16 +185,15 @@ def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
 
     A request for each node must be enough for the node with the most workers.
     """
+    of_each_task = ",".join(_GPUS_AMONG_TRES.findall(environment.get(_TRES_PER_TASK, "")))
+    said = {**environment, _TRES_PER_TASK: of_each_task}
     for variable, workers in (
         ("SLURM_GPUS_PER_TASK", 1),
         (_TRES_PER_TASK, 1),
         (_GPUS_PER_NODE, max(tasks)),
         ("SLURM_GPUS", sum(tasks)),
     ):
-        text = environment.get(variable, "")
-        if variable == _TRES_PER_TASK:
-            text = ",".join(_GPUS_AMONG_TRES.findall(text))
-        if text:
+        if text := said.get(variable, ""):
             match = re.fullmatch(r"(?P<all>\d+)|(?P<kind>\w[^:,]*)(?::(?P<some>\d+))?", text)
             if match is None:
                 raise NotInAJob(f"{variable} is '{text}'; GPUs of one type can be used, such as 4 or a100:4")

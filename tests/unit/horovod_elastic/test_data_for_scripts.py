@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from thorough import rare
 
 torch = pytest.importorskip("torch")
 
@@ -180,7 +181,7 @@ def test_nothing_is_read_twice_but_at_the_end_of_an_epoch():
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "context",
-    ["fork", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("spawn", "forkserver"))],
+    ["fork", rare("spawn"), rare("forkserver")],
 )
 def test_processes_read_for_all_epochs(context):
     data = ElasticDataset(Numbers(60), batch_size=7, num_workers=2, multiprocessing_context=context)

@@ -141,20 +141,10 @@ def test_a_job_grows_although_its_base_is_on_no_node_for_satellites():
 
 def with_training(seen: Snapshot, jobs: list[ElasticJob]) -> Snapshot:
     """`seen` with what policies know of these jobs, each with its base on t1."""
+    bases = [(job, (NodeShare("t1", job.base_workers),)) for job in jobs]
     training = (
-        TrainingJob(
-            key=job.key,
-            user=job.user,
-            workers=job.workers,
-            shape=job.shape,
-            submitted_at=NOW - 1000,
-            waiting_since=NOW - 1000,
-            shares=(NodeShare("t1", job.base_workers),),
-            base=(NodeShare("t1", job.base_workers),),
-            started_at=NOW - 900,
-            preemptible=False,
-        )
-        for job in jobs
+        replace(known(job.key.job_id, str(job.workers)), shares=base, base=base, preemptible=False)
+        for job, base in bases
     )
     return replace(seen, training=tuple(training))
 

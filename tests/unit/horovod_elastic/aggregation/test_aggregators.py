@@ -20,6 +20,7 @@ from summing_world import (
     plan_of,
     sums,
 )
+from thorough import rare
 
 from horovod_elastic.aggregation import client
 from horovod_elastic.aggregation.heartbeat import ANSWERS_WITHIN_S
@@ -27,10 +28,9 @@ from horovod_elastic.aggregation.heartbeat import ANSWERS_WITHIN_S
 AWAY_S = 20.0
 pytestmark = pytest.mark.processes
 
-WORLDS = [(1, 4), (2, 2)]
+WORLDS = [(1, 4), (2, 2), rare(1, 2), rare(2, 1), rare(3, 1)]
 """Nodes, and workers on each."""
-RARE_WORLDS = [pytest.param(*each, marks=pytest.mark.thorough) for each in [(1, 2), (2, 1), (3, 1)]]
-worlds = pytest.mark.parametrize(("count", "workers"), [*WORLDS, *RARE_WORLDS])
+worlds = pytest.mark.parametrize(("count", "workers"), WORLDS)
 FEW = sums(("float32", 3001), ("float64", 1), ("int64", 2000))
 
 
@@ -63,7 +63,7 @@ def test_keys_of_any_size_are_summed_in_parts_of_any_size(
     ranks.check_undisturbed()
 
 
-@pytest.mark.parametrize(("count", "workers"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("count", "workers"), [(2, 2), rare(3, 1)])
 def test_half_precision_is_rounded_once_across_nodes_too(
     nodes: list[AggregatorProcess], count: int, workers: int
 ) -> None:
@@ -206,7 +206,7 @@ def test_the_sums_of_those_that_live_go_on_whoever_dies(
         ranks.check()
 
 
-@pytest.mark.parametrize(("count", "workers"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("count", "workers"), [(2, 1), rare(3, 2)])
 def test_when_all_workers_of_a_node_are_gone_its_parts_have_another_root(
     nodes: list[AggregatorProcess], count: int, workers: int
 ) -> None:

@@ -25,6 +25,7 @@ from summing_world import (
     plan_of,
     sums,
 )
+from thorough import rare
 
 from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
 from horovod_elastic.aggregation import client, control
@@ -87,7 +88,7 @@ class Job:
         assert not any(rank.through.is_set() for rank in self.ranks.all), "the ranks ended before"
 
 
-@pytest.mark.parametrize(("count", "workers"), [(3, 1), pytest.param(1, 2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("count", "workers"), [(3, 1), rare(1, 2)])
 def test_sums_have_the_same_bits_while_they_migrate_to_a_pool_within_it_and_back_to_the_nodes(
     nodes: list[AggregatorProcess], three: list[PoolProcess], count: int, workers: int
 ) -> None:
@@ -115,7 +116,7 @@ def test_the_new_aggregator_sums_and_the_old_one_has_nothing_left_of_the_job(
     job.ranks.check_undisturbed()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, rare(signal.SIGSTOP)])
 def test_an_aggregator_that_dies_as_it_is_assigned_costs_no_sum(
     nodes: list[AggregatorProcess], three: list[PoolProcess], how: signal.Signals
 ) -> None:
@@ -142,7 +143,7 @@ def test_the_old_aggregators_may_die_as_others_are_assigned(
     job.ranks.check_undisturbed()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("seed", [1, rare(2)])
 def test_aggregators_of_the_nodes_may_die_at_any_instant_of_a_migration(
     nodes: list[AggregatorProcess], three: list[PoolProcess], seed: int
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pool_processes import pool, wait_for
 from summing_world import BOUND_S, SEVERAL, AggregatorProcess, Ranks, aggregators, plan_of, sums
+from thorough import rare
 
 from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
 from horovod_elastic.aggregation import client, heartbeat
@@ -58,7 +59,7 @@ def test_a_pool_gives_the_same_sums_as_the_nodes_themselves(
         ranks.check_undisturbed()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, rare(signal.SIGSTOP)])
 def test_a_pool_that_dies_or_stops_costs_no_sum(
     tmp_path: Path, nodes: list[AggregatorProcess], how: signal.Signals
 ) -> None:
