@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from flexo.config import DEFAULT_PATH
 from flexo.service.flexod import FAILED, USAGE, make_parser
-from flexo_cli.app import app
+from flexo_cli.app import application
 from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
 from flexo_cli.exit_codes import ExitCode
 from flexo_protos.credentials import SCHEME_VARIABLE, SOCKET_VARIABLE
@@ -87,7 +87,7 @@ FLEXOD_EXIT_CODES = (
 
 def flexo() -> CommandHelp:
     """The command `flexo` with all of its commands, in the order of their names."""
-    return _command("flexo", typer.main.get_command(app))
+    return _command("flexo", typer.main.get_command(application()))
 
 
 def flexod() -> CommandHelp:

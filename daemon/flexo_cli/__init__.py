@@ -36,7 +36,9 @@ def main() -> None:
         sys.exit(delegate(arguments[0], arguments[1:]))
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # flexo reports errors itself, in one sentence
     try:
-        from flexo_cli.app import run
+        from flexo_cli.app import application, run
+
+        application(*arguments[:1])  # imports the command
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in _OWN:
             raise

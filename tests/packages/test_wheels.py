@@ -91,7 +91,7 @@ def test_users_install_one_wheel_sites_both_and_what_is_removed_is_gone(
         "try: flexo.submit('train.sbatch', elastic='2-8')\n"
         "except Exception as error: print('no sbatch' if 'sbatch is not on PATH' in str(error) else error)",
     )
-    for command in without_site.COMMANDS:
+    for command in (each.name for each in without_site.COMMANDS):
         assert sites.name in environment.run("flexo", command, "--anything", code=1)
 
     environment.pip("install", users, sites)

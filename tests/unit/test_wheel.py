@@ -12,7 +12,7 @@ from users_modules import importing
 
 import flexo
 from flexo_cli import without_site
-from flexo_cli.app import app as whole_app
+from flexo_cli.site import commands
 
 pytestmark = pytest.mark.processes
 
@@ -80,17 +80,12 @@ def test_each_file_is_in_one_of_the_wheels(wheels: tuple[Path, Path], listed: li
 
 
 def test_the_commands_that_users_are_told_to_install_are_those_for_sites() -> None:
-    names = {command.name or command.callback.__name__: command for command in whole_app.registered_commands}  # type: ignore[union-attr]
-    of_sites = {name for name, command in names.items() if "flexo_cli.site" in command.callback.__module__}  # type: ignore[union-attr]
-    of_sites |= {
-        str(group.name)
-        for group in whole_app.registered_groups
-        if any(
-            "flexo_cli.site" in each.callback.__module__ for each in group.typer_instance.registered_commands
-        )  # type: ignore[union-attr]
-        and group.name != "yarn"
-    }
-    assert of_sites == set(without_site.COMMANDS)
+    assert [command.name for command in without_site.COMMANDS] == [
+        command.name for command in commands.COMMANDS
+    ]
+    assert [command.name for command in without_site.OF_YARN] == [
+        command.name for command in commands.OF_YARN
+    ]
 
 
 OF_SITES = ("numpy", "scipy", "matplotlib", "structlog", "prometheus_client", "starlette", "uvicorn")

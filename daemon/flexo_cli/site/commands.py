@@ -1,21 +1,19 @@
-"""Adds the commands for sites to `flexo`: the doctor, planning, and labs."""
+"""The commands of `flexo` for sites: the doctor, planning, and labs."""
 
 from __future__ import annotations
 
-from functools import partial
-
-import typer
+from typing import Final
 
 from flexo_cli.help_pages import Section
-from flexo_cli.site import doctor, forecast, lab, simulate, whatif, yarn_doctor
+from flexo_cli.listed import Listed
+from flexo_cli.site.json_command import JsonCommand
 
-
-def add_to(app: typer.Typer, yarn: typer.Typer) -> None:
-    """Add the commands to `app`, and that of YARN clusters to `yarn`."""
-    app.command(rich_help_panel=Section.ADMINISTRATION)(doctor.doctor)
-    yarn.command()(yarn_doctor.doctor)
-    planning = partial(app.command, rich_help_panel=Section.PLANNING)
-    planning(cls=simulate.JsonCommand)(whatif.whatif)
-    planning(cls=simulate.JsonCommand)(simulate.simulate)
-    planning()(forecast.forecast)
-    app.add_typer(lab.app, name="lab", rich_help_panel=Section.LAB)
+COMMANDS: Final[tuple[Listed, ...]] = (
+    Listed("doctor", "flexo_cli.site.doctor", Section.ADMINISTRATION),
+    Listed("whatif", "flexo_cli.site.whatif", Section.PLANNING, looks=JsonCommand),
+    Listed("simulate", "flexo_cli.site.simulate", Section.PLANNING, looks=JsonCommand),
+    Listed("forecast", "flexo_cli.site.forecast", Section.PLANNING),
+    Listed("lab", "flexo_cli.site.lab", Section.LAB, attribute="app"),
+)
+OF_YARN: Final[tuple[Listed, ...]] = (Listed("doctor", "flexo_cli.site.yarn_doctor"),)
+"""Commands of `flexo yarn`."""

@@ -5,7 +5,6 @@ This module has the options only. Their meaning is in `simulation`, which the co
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,6 @@ from typing import Annotated
 import typer
 
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
-from flexo_cli.help_pages import Command
 from flexo_cli.site.simulation.asked import (
     AskedCluster,
     AskedElasticity,
@@ -33,21 +31,6 @@ _output = partial(typer.Option, rich_help_panel="Output")
 
 _LONGEST_S = 1e12
 """Upper limit of every option that is a time: 31,700 years."""
-
-
-class JsonCommand(Command):
-    """A command whose `--json` without a value means -, the output. It keeps the command line as typed."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Insert the - if `--json` has no value."""
-        ctx.obj = shlex.join(["flexo", str(ctx.info_name), *args])
-        whole: list[str] = []
-        for at, argument in enumerate(args):
-            whole.append(argument)
-            following = args[at + 1] if at + 1 < len(args) else "--"
-            if argument == "--json" and following.startswith("-") and following != "-":
-                whole.append("-")
-        return super().parse_args(ctx, whole)
 
 
 TraceOption = Annotated[

@@ -28,7 +28,7 @@ WITHOUT_JSON = {
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:
     """Every command with its words: `lab up`."""
-    group = typer.main.get_command(app.app)
+    group = typer.main.get_command(app.application())
     assert isinstance(group, TyperGroup)
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):

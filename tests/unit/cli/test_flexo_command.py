@@ -521,7 +521,7 @@ def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
 
 @pytest.mark.processes
 def test_a_package_that_only_sites_need_is_said_to_come_with_their_wheel() -> None:
-    done = without_daemons_packages("status", blocked=("pydantic",))
+    done = without_daemons_packages("doctor", blocked=("pydantic",))
     assert done.returncode == 1
     assert f"flexo_site-{flexo.__version__}-py3-none-any.whl" in done.stderr
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from flexo_cli.app import app
+from flexo_cli.app import application
 
 JOBS = "job_id,submit_time_s,gpus,duration_s,min_gpus,max_gpus\ngrows,0,1,400,1,4\nrigid,100,2,50,2,2\n"
 
@@ -16,7 +16,7 @@ def simulate(tmp_path, *more: str):
     trace = tmp_path / "jobs.csv"
     trace.write_text(JOBS)
     cluster = ["--trace", str(trace), "--format", "own", "--nodes", "1", "--gpus-per-node", "4"]
-    return CliRunner().invoke(app, ["simulate", *cluster, *more], obj="flexo simulate")
+    return CliRunner().invoke(application(), ["simulate", *cluster, *more], obj="flexo simulate")
 
 
 def test_jobs_grow_by_satellites_and_give_way(tmp_path) -> None:

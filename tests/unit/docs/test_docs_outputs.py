@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 from written_pages import PAGES, ROOT, text_of
 
-from flexo_cli.app import app
+from flexo_cli.app import application
 
 _BLOCK = re.compile(r"<!-- executed -->\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ flexo (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
@@ -34,7 +34,7 @@ def test_a_command_prints_what_its_page_shows(
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("FLEXO_CONFIG", "FLEXO_DAEMON"):
         monkeypatch.delenv(name, raising=False)
-    told = CliRunner().invoke(app, shlex.split(arguments)).output
+    told = CliRunner().invoke(application(), shlex.split(arguments)).output
     assert [line.rstrip() for line in told.splitlines()] == output.splitlines()
     for report in tmp_path.glob("*.html"):  # a page links to it
         assert report.read_text() == (ROOT / "examples" / "site" / report.name).read_text()

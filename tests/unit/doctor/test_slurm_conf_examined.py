@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from flexo.doctor.before_restart import examine_slurm_conf
 from flexo.doctor.finding import Finding, Level
 from flexo.doctor.slurm_conf import BadSlurmConf, read_slurm_conf
-from flexo_cli.app import app
+from flexo_cli.app import application
 
 EXAMPLE = Path(__file__).parents[3] / "slurm_plugin" / "slurm.conf.example"
 WHOLE = """
@@ -122,10 +122,10 @@ def test_flexods_configuration_names_the_partition(conf: Path) -> None:
 
 def test_the_command_fails_on_a_problem_and_asks_nobody(conf: Path) -> None:
     command = ["doctor", "--check-slurm-conf", str(conf), "--config", str(conf.parent / "flexo.toml")]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(application(), command).exit_code == 0
     conf.write_text(conf.read_text().replace("JobSubmitPlugins=lua", ""))
-    said = CliRunner().invoke(app, command)
+    said = CliRunner().invoke(application(), command)
     assert said.exit_code == 1
     assert "JobSubmitPlugins" in said.output
-    refused = CliRunner().invoke(app, [*command, "--daemon", "somewhere:1"])
+    refused = CliRunner().invoke(application(), [*command, "--daemon", "somewhere:1"])
     assert refused.exit_code == 2

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from flexo.config import Settings
-from flexo_cli.app import app
+from flexo_cli.app import application
 from flexo_cli.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,7 @@ def pages() -> dict[str, manual.Page]:
 
 
 def test_every_command_flexod_and_its_configuration_have_a_page(pages: dict[str, manual.Page]) -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(application())
     assert isinstance(group, typer.core.TyperGroup)
     shown = {f"flexo-{name}" for name, command in group.commands.items() if not command.hidden}
     own = {page.name for page in manual.pages()}

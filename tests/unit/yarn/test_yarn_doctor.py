@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flexo.doctor.finding import Level
 from flexo.doctor.yarn import examine_yarn
-from flexo_cli.app import app
+from flexo_cli.app import application
 from flexo_lab.yarn.files import write_files
 from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
@@ -169,12 +169,12 @@ def test_the_command_tells_people_and_scripts_and_fails_on_problems(tmp_path: Pa
     good.mkdir()
     bad.mkdir()
     runner = CliRunner()
-    assert runner.invoke(app, ["yarn", "doctor", "--conf", str(site(good))]).exit_code == 0
+    assert runner.invoke(application(), ["yarn", "doctor", "--conf", str(site(good))]).exit_code == 0
     site(bad, ".scheduler.monitor.enable", "false")
-    said = runner.invoke(app, ["yarn", "doctor", "--conf", str(bad), "-q"])
+    said = runner.invoke(application(), ["yarn", "doctor", "--conf", str(bad), "-q"])
     assert said.exit_code == 1
     assert "yarn.resourcemanager.scheduler.monitor.enable" in said.output
     told = json.loads(
-        runner.invoke(app, ["yarn", "doctor", "--json"], env={"HADOOP_CONF_DIR": str(bad)}).output
+        runner.invoke(application(), ["yarn", "doctor", "--json"], env={"HADOOP_CONF_DIR": str(bad)}).output
     )
     assert told["counts"]["problem"] == 1
