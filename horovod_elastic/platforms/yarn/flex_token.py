@@ -25,7 +25,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn import credentials
 from flexo_yarn.credentials import AM_RM_KIND
-from flexo_yarn.launch import command_line
+from flexo_yarn.launch import command_line, environment
 from flexo_yarn.records import resource
 
 CONTAINER: Final = resource(64, 1, 0)
@@ -61,7 +61,7 @@ class TokenReceiver:
         words = {_HELLO: self._hello, _PROOF: self._proof}
         return pb.ContainerLaunchContext(
             command=[command_line(["bash", "-c", script])],
-            environment=[pb.StringString(key=name, value=value) for name, value in words.items()],
+            environment=environment(words),
         )
 
     def token(self, application: pb.ApplicationId, within_s: float) -> Token | None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
-from flexo_yarn.launch import command_line
+from flexo_yarn.launch import command_line, environment
 from horovod_elastic.platforms.yarn.environment import TEMPLATE
 
 ENVIRONMENT_LINK: Final = "env"
@@ -42,15 +42,15 @@ class Template:
         """The template with these parts."""
         return cls(
             python,
-            pb.ContainerLaunchContext(local_resources=files, environment=_pairs(variables)),
+            pb.ContainerLaunchContext(local_resources=files, environment=environment(variables)),
             credentials,
         )
 
     @classmethod
-    def read(cls, environment: Mapping[str, str], credentials: Credentials) -> Template:
-        """The template of the job whose ApplicationMaster has this environment and these credentials."""
-        common = pb.ContainerLaunchContext.FromString(base64.b64decode(environment[TEMPLATE]))
-        return cls(environment[_PYTHON], common, credentials.without(AM_RM_KIND))
+    def read(cls, own: Mapping[str, str], credentials: Credentials) -> Template:
+        """The template of the job whose ApplicationMaster has `own` as environment, and these credentials."""
+        common = pb.ContainerLaunchContext.FromString(base64.b64decode(own[TEMPLATE]))
+        return cls(own[_PYTHON], common, credentials.without(AM_RM_KIND))
 
     def for_master(self, module: str, arguments: Sequence[str]) -> pb.ContainerLaunchContext:
         """What the ApplicationMaster's container runs: a module, with the template in its environment."""
@@ -66,9 +66,5 @@ class Template:
             tokens=self.credentials.to_bytes(), command=[command_line([self.python, *words])]
         )
         launch.MergeFrom(self.common)
-        launch.environment.extend(_pairs(variables))
+        launch.environment.extend(environment(variables))
         return launch
-
-
-def _pairs(variables: Mapping[str, str]) -> list[pb.StringString]:
-    return [pb.StringString(key=name, value=value) for name, value in variables.items()]
