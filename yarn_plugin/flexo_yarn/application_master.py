@@ -113,6 +113,8 @@ class ApplicationMaster:
         """By "HOST:PORT": what proves to a NodeManager who starts containers."""
         self.asks: dict[int, Ask] = {}
         """Requests that are not fulfilled yet, by priority."""
+        self.token = token
+        """The present one: YARN sends another one with a heartbeat, once a day by default."""
         self._client = FailoverClient(
             [Client(each, PROTOCOL, token=token, timeout_s=ANSWER_S) for each in servers]
         )
@@ -120,6 +122,11 @@ class ApplicationMaster:
         self._listens_at = listens_at
         self._released: dict[str, pb.ContainerId] = {}
         self._new: list[pb.ResourceRequest] = []
+        self._unanswered: pb.AllocateRequest | None = None
+        """A heartbeat without an answer. It may have been carried out, and YARN reads nothing new in a second
+        one of the same number: it is sent again as it was."""
+        self._resynchronizes = False
+        """Whether the ResourceManager has restarted, and no heartbeat was answered since."""
         self._response_id = 0
 
     def register(self) -> tuple[pb.Container, ...]:
@@ -135,7 +142,7 @@ class ApplicationMaster:
         except RemoteError as error:
             if error.exception_class != _REPEATED:
                 raise _gone_or(error) from error
-            return ()
+            return ()  # what the lost answer had comes with heartbeats, but for queue and maximum
         self._response_id = 0
         self.queue = answer.queue
         self.maximum = answer.maximum_capability
@@ -158,25 +165,31 @@ class ApplicationMaster:
 
     def heartbeat(self, progress: float = 0.0) -> HeartbeatResult:
         """Send what is new, and return what has changed. Raises IpcError, ApplicationGone."""
-        sent, given_back = list(self._new), dict(self._released)
-        request = pb.AllocateRequest(
-            ask=sent, release=given_back.values(), response_id=self._response_id, progress=progress
-        )
+        if self._unanswered is None:
+            self._unanswered = pb.AllocateRequest(
+                ask=self._new,
+                release=self._released.values(),
+                response_id=self._response_id,
+                progress=progress,
+            )
+            self._new, self._released = [], {}
         try:
-            answer = self._client.call("allocate", request, pb.AllocateResponse)
+            answer = self._client.call("allocate", self._unanswered, pb.AllocateResponse)
         except RemoteError as error:
+            self._take_back()
             if error.exception_class == _FORGOTTEN:
                 return self._resynchronize()
             raise _gone_or(error) from error
         if answer.HasField("command"):
+            self._take_back()
             if answer.command == pb.AM_RESYNC:
                 return self._resynchronize()
             raise ApplicationGone("the ResourceManager told the application to end")
+        self._unanswered = None
         self._response_id = answer.response_id
-        del self._new[: len(sent)]
-        for text in given_back:
-            self._released.pop(text, None)
-        return self._read(answer)
+        result = replace(self._read(answer), resynchronized=self._resynchronizes)
+        self._resynchronizes = False
+        return result
 
     def finish(self, status: pb.FinalApplicationStatus.ValueType, diagnostics: str = "") -> None:
         """End the application: ask until that is stored. Raises IpcError, ApplicationGone."""
@@ -202,7 +215,8 @@ class ApplicationMaster:
     def _read(self, answer: pb.AllocateResponse) -> HeartbeatResult:
         self._learn(answer.nm_tokens)
         if answer.HasField("am_rm_token"):
-            self._client.use(answer.am_rm_token)
+            self.token = answer.am_rm_token
+            self._client.use(self.token)
         for container in answer.allocated_containers:
             self._fulfil(container.priority.priority)
         preemption = answer.preemption
@@ -223,9 +237,20 @@ class ApplicationMaster:
         else:
             self.asks[priority] = ask.for_containers(ask.containers - 1)
 
+    def _take_back(self) -> None:
+        """Send what a refused heartbeat had with a later one."""
+        if self._unanswered is not None:
+            self._new[:0] = self._unanswered.ask
+            self.release(self._unanswered.release)
+            self._unanswered = None
+
     def _resynchronize(self) -> HeartbeatResult:
-        kept = self.register()
+        """Register again. If the answer is lost, the next heartbeat is that of a new registration all the
+        same."""
+        self._response_id, self._resynchronizes = 0, True
         self._new = [request for ask in self.asks.values() for request in ask.requests()]
+        kept = self.register()
+        self._resynchronizes = False
         return HeartbeatResult(recovered=kept, resynchronized=True)
 
     def _learn(self, tokens: Iterable[pb.NmToken]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +12,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.failover import FailoverClient, Servers
 from flexo_yarn.ipc.client import Client
 from flexo_yarn.ipc.connection import TIMEOUT_S
+from flexo_yarn.ipc.errors import RemoteError
 from flexo_yarn.kerberos import Kerberos
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
@@ -98,6 +100,14 @@ class ResourceManager:
         """Have a container's NodeManager signal it, with its next heartbeat."""
         request = pb.SignalContainerRequest(container_id=container, command=command)
         self._client.call("signalToContainer", request, pb.SignalContainerResponse)
+
+    def signal_all(
+        self, containers: Iterable[pb.ContainerId], command: pb.SignalContainerCommand.ValueType
+    ) -> None:
+        """The same for several. One that has ended meanwhile, which YARN refuses, keeps it from no other."""
+        for each in containers:
+            with suppress(RemoteError):
+                self.signal(each, command)
 
     def set_lifetime(self, application: pb.ApplicationId, ends_at: float) -> None:
         """Let the ResourceManager end an application at this time (seconds since 1970)."""

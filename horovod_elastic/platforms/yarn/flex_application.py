@@ -20,7 +20,7 @@ from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
-from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
+from flexo_yarn.application_master import ApplicationGone, ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.failover import Servers
 from flexo_yarn.ipc.errors import IpcError, RemoteError
 from flexo_yarn.ipc.errors import Refused as NotLetIn
@@ -107,7 +107,7 @@ class FlexApplication:
         try:
             priority = grant_priority(grant.grant_id)
             running = self._opened(split(grant.partition)[0], grant.time_limit_s)
-        except (IpcError, ValueError) as error:
+        except (IpcError, ApplicationGone, ValueError) as error:
             raise Refused(str(error)) from error
         with self._changed:
             ask = _ask(priority, resource, grant)
@@ -330,8 +330,7 @@ class FlexApplication:
             return
         client = self._open_client()
         try:
-            for each in containers:
-                client.signal(each, pb.GRACEFUL_SHUTDOWN)
+            client.signal_all(containers, pb.GRACEFUL_SHUTDOWN)
         except IpcError as error:
             say(f"satellites are stopped, because YARN does not pass a signal on to them: {error}")
         finally:
@@ -352,7 +351,8 @@ class FlexApplication:
                 elif text in result.preempted:
                     self._notice(each.id, _PREEMPTED)
             self._changed.notify_all()
-        if ended:
+        if ended or running.token != running.master.token:
+            running.token = running.master.token
             self.tell_state()
 
     def gone(self, running: _Running, why: str) -> None:
@@ -415,6 +415,7 @@ class _Running:
         self.id = application
         self.master = master
         self.token = token
+        """As the job's leader knows it, for the next attempt of the ApplicationMaster."""
         self.ends_at = ends_at
         """The end of its lifetime, as far as this process knows (seconds since 1970)."""
         self.node_managers = NodeManagers(master.nm_tokens)

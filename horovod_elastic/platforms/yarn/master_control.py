@@ -85,8 +85,7 @@ class MasterControl:
     def terminate_base(self) -> None:
         """See JobControl."""
         with self._client() as client:
-            for container in self._base.containers():
-                client.signal(container, pb.GRACEFUL_SHUTDOWN)
+            client.signal_all(self._base.containers(), pb.GRACEFUL_SHUTDOWN)
 
     def base_state(self) -> BaseState:
         """See JobControl. YARN suspends nothing."""
