@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ from flexo_protos.v1.yarn_pb2 import LeaderHello
 from flexo_yarn import tags
 from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, RM_KIND, Credentials
-from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.ipc.errors import IpcError, Unreachable
 from flexo_yarn.records import application_number, application_text, read_container
 from flexo_yarn.runs import first_run
 from horovod_elastic import job_plan, launcher, network
@@ -55,6 +56,12 @@ _SIGNALLED: Final = 128
 """Exit codes from here on are those of a job that a signal has ended."""
 LEADER_WITHIN_S: Final = 60.0
 """Longest time until the leader of a job notices another attempt of its ApplicationMaster."""
+
+
+REGISTERED_WITHIN_S: Final = 600.0
+"""Longest time until a ResourceManager answers. By then YARN counts this ApplicationMaster as lost, by
+default."""
+REGISTER_PAUSE_S: Final = 1.0
 
 
 class MasterPlatform(YarnPlatform):
@@ -105,7 +112,7 @@ class Master:
         """Run the job to its end; return its exit code."""
         try:
             code = self._run()
-        except (NotInAJob, network.NoAddress, ValueError) as error:
+        except (NotInAJob, network.NoAddress, IpcError, ApplicationGone, ValueError) as error:
             say(f"the job cannot run: {error}")
             code = 2
         self._finish(code)
@@ -184,7 +191,7 @@ class Master:
         master = ApplicationMaster(
             scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
         )
-        kept = master.register()
+        kept = _register(master)
         return BaseApplication(master, kept, container_of(self._options.shape), self._end_run)
 
     def _base_job(self, base: BaseApplication) -> BaseJob:
@@ -240,6 +247,26 @@ class Master:
                 self._base.finish(code == 0, "" if code == 0 else f"the training command ended with {code}")
         except (IpcError, ApplicationGone) as error:
             say(f"YARN was not told of the job's end: {error}")
+
+
+def _register(master: ApplicationMaster) -> tuple[pb.Container, ...]:
+    """Register, once a ResourceManager answers; return the containers of earlier attempts. Raises as
+    `ApplicationMaster.register`.
+
+    YARN has few attempts of an application, and a ResourceManager may just start.
+    """
+    deadline = time.monotonic() + REGISTERED_WITHIN_S
+    said = False
+    while True:
+        try:
+            return master.register()
+        except Unreachable as error:
+            if time.monotonic() > deadline:
+                raise
+            if not said:
+                say(f"waiting for YARN's ResourceManager: {error}")
+            said = True
+        time.sleep(REGISTER_PAUSE_S)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -460,8 +460,10 @@ class BaseAgents:
         The exit code of a killed agent does not say whether the job ended. The note in the lease, from the
         job's last leader, does.
         """
-        if code in (0, TERMINATED) or self._signalled:
+        if code in (0, TERMINATED):
             return code
+        if self._signalled:
+            return TERMINATED if code == EXIT_TRY_AGAIN else code  # its agent could not be started any more
         try:
             of_job = wire.exit_code_of(self._lease.look().holder)
         except StoreUnavailable:

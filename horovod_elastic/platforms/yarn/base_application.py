@@ -23,7 +23,7 @@ from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResul
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import container_text
-from flexo_yarn.runs import priority_of
+from flexo_yarn.runs import priority_of, run_of
 from horovod_elastic.job_plan import BaseNode, host_of, part_of
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.yarn.gang import Gang
@@ -36,6 +36,8 @@ SAID_EVERY_S: Final = 60.0
 KILLED: Final = 137
 TAKEN: Final = frozenset({-100, -102})
 """YARN's own exit statuses of a container on a lost node, and of one that it has preempted."""
+MASTER_PRIORITY: Final = 0
+"""Of the ApplicationMaster's own container."""
 _LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the application")
 
 
@@ -83,6 +85,8 @@ class BaseApplication:
         self._node_managers = NodeManagers(master.nm_tokens)
         self._changed = threading.Condition()
         self._kept = {each.priority.priority: each for each in kept}
+        self._run: int | None = None
+        """The present run; None: not yet known."""
         self._slots: dict[str, int] = {}
         """By node: the priority of its container in this run."""
         self._idle: dict[int, pb.Container] = {}
@@ -118,13 +122,15 @@ class BaseApplication:
     def adopt(self, nodes: Sequence[BaseNode], run: int) -> None:
         """Go on with the containers of an earlier attempt. `nodes`: of the job's plan, by priority."""
         with self._changed:
+            self._run = run
             self._slots = {node.name: priority_of(run, slot) for slot, node in enumerate(nodes, 1)}
 
     def give_up_kept(self) -> None:
         """Release the containers of earlier attempts."""
         with self._changed:
             kept, self._kept = self._kept, {}
-        self._beats.post(lambda: self._master.release([each.id for each in kept.values()]))
+        if kept:
+            self._beats.post(lambda: self._master.release([each.id for each in kept.values()]))
 
     def give_back(self) -> None:
         """Release all containers of this run: the next one begins."""
@@ -143,6 +149,9 @@ class BaseApplication:
 
     def form(self, containers: int, run: int) -> tuple[BaseNode, ...]:
         """Wait for a gang of so many containers; return the nodes of the base. Raises NotInAJob."""
+        with self._changed:
+            self._run = run
+        self.give_up_kept()
         asks = [Ask(priority_of(run, slot), self._resource) for slot in range(1, containers + 1)]
         self._beats.post(lambda: self._begin(asks))
         said = time.monotonic()
@@ -259,6 +268,8 @@ class BaseApplication:
             else:
                 for container in result.allocated:
                     self._take(container)
+            for container in result.recovered:
+                self._recover(container)
             taken = self._take_notice(result)
             for status in result.completed:
                 self._note_end(status)
@@ -283,6 +294,18 @@ class BaseApplication:
         if slot in self._awaited:
             self._idle[slot] = container
         else:
+            self._master.release([container.id])
+
+    def _recover(self, container: pb.Container) -> None:
+        """Take note of a container of an earlier attempt that YARN names late: after a restart, its node was
+        not back when this attempt registered.
+
+        What belongs to the present run runs already, or is about to be allocated.
+        """
+        run = run_of(priority := container.priority.priority)
+        if self._run is None:
+            self._kept.setdefault(priority, container)
+        elif run != self._run and priority != MASTER_PRIORITY:
             self._master.release([container.id])
 
     def _note_end(self, status: pb.ContainerStatus) -> None:

@@ -54,7 +54,7 @@ class Files:
         if own:
             return self._of_uri(file, self._uploaded(file))
         if scheme in ("", "file"):
-            return self._of_path(file, Path(urlsplit(file.source).path))
+            return self._of_path(file, Path(urlsplit(file.source).path if scheme else file.source))
         return self._of_uri(file, file.source)
 
     def _of_path(self, file: Shipped, path: Path) -> pb.NamedLocalResource:
@@ -84,9 +84,12 @@ class Files:
         path = Path(file.source)
         if not path.is_file():
             raise Refused(f"{path} is no file; NodeManagers fetch files and archives")
-        _hadoop(["-mkdir", "-p", self._folder])
-        _hadoop(["-put", str(path), f"{self._folder}/{path.name}"])
-        return _hadoop(["-ls", "-C", f"{self._folder}/{path.name}"])
+        folder = (
+            f"{self._folder}/{file.name}"  # the path's own name, by which YARN unpacks it, may be another's
+        )
+        _hadoop(["-mkdir", "-p", folder])
+        _hadoop(["-put", str(path), f"{folder}/{path.name}"])
+        return _hadoop(["-ls", "-C", f"{folder}/{path.name}"])
 
 
 def _named(file: Shipped, url: pb.Url, size: int, timestamp: int) -> pb.NamedLocalResource:

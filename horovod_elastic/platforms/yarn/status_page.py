@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import html
 import json
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 REQUEST_WITHIN_S: Final = 10.0
-"""A caller that has sent no request by then is hung up on."""
+"""A caller that has not been answered by then is hung up on."""
+CALLERS: Final = 32
+"""Callers at once; others are hung up on. The ApplicationMaster needs its threads and descriptors itself."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>{title}</title>
@@ -54,13 +59,42 @@ class JobStatus:
         return sum(part.workers for part in self.parts if part.state == "running")
 
 
+class _Server(ThreadingHTTPServer):
+    """One thread for each caller, and an end to both."""
+
+    daemon_threads = True
+
+    def __init__(self, address: str, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__((address, 0), handler)
+        self._places = threading.BoundedSemaphore(CALLERS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or hang up."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer within the limit: a caller may send a byte now and then for ever."""
+        hang_up = threading.Timer(REQUEST_WITHIN_S, partial(_hang_up, request))
+        hang_up.daemon = True
+        try:
+            hang_up.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            hang_up.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing into the job's output."""
+
+
 class StatusPage:
     """An HTTP server on a free port of `address`. `status` is called for each request, in any thread."""
 
     def __init__(self, address: str, status: Callable[[], JobStatus]) -> None:
         class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_WITHIN_S
-
             def do_GET(self) -> None:
                 """Answer with the page, or with JSON."""
                 if self.path not in ("/", "/json"):
@@ -79,10 +113,14 @@ class StatusPage:
             def log_message(self, *words: Any) -> None:
                 """Write nothing into the job's output."""
 
-        self._server = ThreadingHTTPServer((address, 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(address, Handler)
         self.url = f"http://{address}:{self._server.server_address[1]}/"
         threading.Thread(target=self._server.serve_forever, name="status-page", daemon=True).start()
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def as_json_text(status: JobStatus) -> str:

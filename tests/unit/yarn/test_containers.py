@@ -15,6 +15,7 @@ import pytest
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.application_master import ApplicationGone, Ask, HeartbeatResult
+from flexo_yarn.runs import priority_of
 from horovod_elastic.job_plan import BaseNode
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.yarn import base_application, container_start, heartbeats
@@ -261,6 +262,28 @@ def test_when_nobody_leads_what_is_kept_it_is_given_back(
     base.give_up_kept()
     assert len(base.form(2, run=0)) == 2
     assert manager.released == [11]
+
+
+def test_containers_of_an_earlier_run_that_yarn_names_late_are_given_back(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    base.form(1, run=100)
+    own = container(1, 0, "h1")  # the ApplicationMaster's
+    late = [own, container(11, 1, "h1"), container(12, priority_of(100, 1), "h2")]
+    manager.results.append(HeartbeatResult(recovered=tuple(late)))
+    wait_until(lambda: manager.released)
+    assert manager.released == [11]
+
+
+def test_containers_that_yarn_names_before_the_job_has_begun_are_there_to_go_on_with(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    manager.results.append(HeartbeatResult(recovered=(container(11, 1, "h1"),)))
+    wait_until(lambda: base.keeps)
+    base.adopt([BaseNode("h1", 1)], run=0)
+    assert base.launch("h1", LAUNCH).container.id.id == 11
 
 
 def test_the_end_of_the_application_ends_every_wait(

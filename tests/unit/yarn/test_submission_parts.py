@@ -241,6 +241,13 @@ def test_a_file_of_this_host_is_fetched_from_its_path_where_nodes_share_it(tmp_p
         Files("file:///", "x").resource(Shipped(str(tmp_path / "nowhere"), "d"))
 
 
+def test_a_name_with_characters_of_uris_is_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "what?.txt"
+    path.write_text("data")
+    found = Files("file:///", "x").resource(Shipped(str(path), "what?.txt"))
+    assert found.value.resource.file == str(path)
+
+
 @pytest.fixture
 def hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The command hadoop, which writes down how it was called; the file."""
@@ -260,11 +267,11 @@ def hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_the_cluster_has_its_own_filesystem_files_are_uploaded(hadoop: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("pass")
-    found = Files("hdfs://nn:8020", "x").resource(Shipped(str(path), "train.py"))
+    found = Files("hdfs://nn:8020", "x").resource(Shipped(str(path), "data"))
     assert (found.value.timestamp, found.value.size) == (1_700_000_000_000, 4)
     url = found.value.resource
     assert (url.scheme, url.host, url.file) == ("hdfs", "nn", "/user/me/.flexo/x/train.py")
-    assert f"fs -put {path} .flexo/x/train.py" in hadoop.read_text()
+    assert f"fs -put {path} .flexo/x/data/train.py" in hadoop.read_text()
     there = Files("hdfs://nn:8020", "x").resource(Shipped("s3a://bucket/env.tar.gz", "env", archive=True))
     assert (there.value.resource.scheme, there.value.type) == ("s3a", pb.ARCHIVE)
 
