@@ -351,8 +351,8 @@ class Controller:
     def scale(self, key: JobKey, workers: int | None, by: str = "") -> str:
         """Set the owner's cap on the job's workers; None: remove it. Returns what happens now.
 
-        `by`: who asked for it, and where, for the event; "": a command, of whom the log tells. The caller
-        checks who may do this. Raises UnknownJob, BadScale.
+        `by`: who asked for it, and where, for the event. The caller checks who may do this. Raises
+        UnknownJob, BadScale.
         """
         stands = self._overrides.cap_of(key) == workers
         text = self._overrides.scale(self._running(key).job, workers)
@@ -362,21 +362,21 @@ class Controller:
         self._scaled(key, f"{text}: {done} by {by}" if by else text)
         return text
 
-    def scale_out(self, key: JobKey, workers: int) -> str:
+    def scale_out(self, key: JobKey, workers: int, by: str = "") -> str:
         """Amoeba's scaleOut: give the job this number of workers more. Returns what happens now.
 
         The policy chooses where the workers run, and when, if nothing is idle now. The caller checks who may
         do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._overrides.scale_out(self._running(key), workers))
+        return self._scaled_by(by, key, self._overrides.scale_out(self._running(key), workers))
 
-    def scale_in(self, key: JobKey, workers: int, nodes: Sequence[str] = ()) -> str:
+    def scale_in(self, key: JobKey, workers: int, nodes: Sequence[str] = (), by: str = "") -> str:
         """Amoeba's scaleIn: take this number of workers from the job, or its satellites on `nodes`.
 
         The job gets no new workers in their place until it is scaled out again, or its cap is removed
         (`scale` with None). The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes))
+        return self._scaled_by(by, key, self._overrides.scale_in(self._running(key), workers, nodes))
 
     def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
@@ -418,6 +418,10 @@ class Controller:
     def _running(self, key: JobKey) -> JobView:
         with self._lock:
             return self._view.running(key)
+
+    def _scaled_by(self, by: str, key: JobKey, text: str) -> str:
+        self._scaled(key, f"{text}: asked by {by}" if by else text)
+        return text
 
     def _scaled(self, key: JobKey, text: str) -> str:
         self._record((Event(self._clock(), "scale", key, text),))

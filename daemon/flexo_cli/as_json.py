@@ -73,6 +73,7 @@ def waiting_as_json(job: admin_pb2.WaitingJob) -> dict[str, Json]:
         "max": job.max,
         "reason": job.reason or None,
         "waits_for": job.waits_for or None,
+        "place": job.place or None,
         "submitted_at": job.submitted_at or None,
         "starts_at": job.starts_at or None,
     }

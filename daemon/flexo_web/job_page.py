@@ -11,7 +11,7 @@ from flexo_protos.v1 import admin_pb2
 from flexo_web.answers import Answer
 from flexo_web.chart import Chart, chart_of
 from flexo_web.privacy import Privacy
-from flexo_web.rows import JobRow, row_of
+from flexo_web.rows import JobRow, WaitingRow, row_of, waiting_of
 from flexo_web.sizes import LEAVING, sizes_of
 
 _MINUTE_S: Final = 60.0
@@ -59,6 +59,8 @@ class JobPage:
     job_id: int
     row: JobRow | None
     """None: it does not run."""
+    waiting: WaitingRow | None
+    """None: it does not wait."""
     headline: str
     """The size and its reason, in a few words; "": it neither runs nor waits."""
     why: tuple[str, ...]
@@ -90,6 +92,7 @@ def job_page(
     if not privacy.of_job(job_id) and not (reply and privacy.owns(reply.user)):
         return _unknown(job_id, None, f"job {job_id} is not in the queue")
     row = row_of(job) if job else None
+    waits = next((each for each in (picture.jobs.waiting if picture else ()) if each.job_id == job_id), None)
     if reply is None:
         return _unknown(job_id, row, "" if row else explained.refusal)
     restart = job.restart_count if job else max((event.restart_count for event in reply.events), default=0)
@@ -98,6 +101,7 @@ def job_page(
     return JobPage(
         job_id=job_id,
         row=row,
+        waiting=waiting_of(waits) if waits else None,
         headline=privacy.text(reply.headline),
         why=tuple(map(privacy.text, reply.sentences)),
         hours=_hours(job, reply, events, now - now % _MINUTE_S),
@@ -111,7 +115,7 @@ def job_page(
 
 
 def _unknown(job_id: int, row: JobRow | None, why: str) -> JobPage:
-    return JobPage(job_id, row, "", (), None, 0.0, None, 0, 0, (), (), why)
+    return JobPage(job_id, row, None, "", (), None, 0.0, None, 0, 0, (), (), why)
 
 
 def _hours(

@@ -36,6 +36,8 @@ class Now:
     """Idle GPUs, with the reason for which they are idle."""
     others_hidden: bool
     """Whether the viewer may see his own jobs alone."""
+    untold: bool
+    """Whether flexo-web itself does not see all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,14 @@ def now_page(whole: Picture, privacy: Privacy) -> Now:
         waiting=len(picture.jobs.waiting),
         idle=privacy.idle(idle_gpus(whole)),
         others_hidden=privacy.hides,
+        untold=privacy.is_untold,
     )
 
 
 def mine_page(picture: Picture, user: str) -> Mine:
-    """The jobs of `user`, and all that wait: those with a place in the policy's order come first, by it."""
-    places = {job_id: place for place, job_id in enumerate(picture.nodes.order, start=1)}
+    """The jobs of `user`, and all that wait: those with a place come first, by it."""
     waiting = sorted(
-        (waiting_of(job, places) for job in picture.jobs.waiting),
+        map(waiting_of, picture.jobs.waiting),
         key=lambda row: (row.place or float("inf"), row.submitted_at, row.job_id),
     )
     running = [row_of(job) for job in picture.jobs.jobs if job.user == user]

@@ -40,8 +40,8 @@ class Privacy:
         """Whether others' jobs are hidden from the viewer. Without a picture nobody knows, so they are."""
         self.hides_nodes = hidden.nodes and not sees_all
         """Whether nodes are hidden from the viewer."""
-        self.is_untold = hidden.restricted and (self.hides or self.hides_nodes)
-        """Whether flexo-web is not told what the viewer may see."""
+        self.is_untold = hidden.restricted
+        """Whether flexo-web is not told all jobs and nodes: what the viewer may see may be missing."""
 
     @property
     def viewer(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flexo_cli import job_words
@@ -66,12 +65,14 @@ class WaitingRow:
     called: str
     """The name that its user chose."""
     user: str
+    account: str
+    partition: str
     range: str
     least: int
     reason: str
     """What it waits for, with the cluster's own word for that."""
     place: int
-    """In the policy's order, from 1; 0: the cluster alone decides."""
+    """In the policy's order, or by the cluster's priorities, from 1; 0: it waits for something else."""
     submitted_at: float
     starts_at: float
     """0: the cluster has planned no start."""
@@ -125,16 +126,18 @@ def row_of(job: admin_pb2.ElasticJob) -> JobRow:
     )
 
 
-def waiting_of(job: admin_pb2.WaitingJob, places: Mapping[int, int]) -> WaitingRow:
-    """The row of a pending job. `places`: by job, in the policy's order, from 1."""
+def waiting_of(job: admin_pb2.WaitingJob) -> WaitingRow:
+    """The row of a pending job."""
     return WaitingRow(
         job_id=job.job_id,
         called=job.name,
         user=job.user,
+        account=job.account,
+        partition=job.partition,
         range=f"{job.min}-{job.max}",
         least=job.min,
         reason=f"{job.waits_for} ({job.reason})" if job.waits_for else job.reason,
-        place=places.get(job.job_id, 0),
+        place=job.place,
         submitted_at=job.submitted_at,
         starts_at=job.starts_at,
     )

@@ -55,7 +55,7 @@ def test_the_notebook_draws_a_job_live_that_grows_shrinks_and_grows_again(lab: L
     assert len(set(pictures)) == PICTURES
     assert int(ran.stdout) > PICTURES, "each picture was drawn while the job went on"
     said = "".join(map(stream, outputs))
-    assert "2 of 1-4 workers: capped by its owner" in said
+    assert "2 of 1-4 workers: capped at 2" in said
     assert "CANCELLED" in said
     sizes = [int(size) for size in said.rpartition("workers: ")[2].split()]
     assert sizes[0] == 1

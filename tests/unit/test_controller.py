@@ -501,7 +501,7 @@ def test_the_owner_scales_down_at_once_and_back(world):
     assert leader.own == {}
     world.go(20)
     assert world.cluster.satellites() == [("t2", 1)] or world.cluster.satellites() == [("t3", 1)]
-    assert "capped by its owner" in " ".join(world.controller.explain(1))
+    assert "capped at 2" in " ".join(world.controller.explain(1))
     assert "all of 1-4" in world.controller.scale(KEY, None)
     world.go(20)
     assert sum(workers for _, workers in world.cluster.satellites()) == 3
@@ -561,8 +561,8 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     assert says(have, "job 1", "ada", "1-4 workers", "1 in its base", "t1", "3 on t2")
     assert why == "4 of 4 workers: all that it can use"
     assert world.controller.headline(1) == "4 of 1-4 workers: all that it can use"
-    assert "pending (Priority)" in world.controller.explain(7)[0]
-    assert says(world.controller.headline(7), "0 of", "pending (Priority)")
+    assert "is pending for" in world.controller.explain(7)[0]
+    assert says(world.controller.headline(7), "0 of", "pending", "(Priority)")
     assert world.controller.headline(50) == ""
     with pytest.raises(UnknownJob, match="not elastic") as running:
         world.controller.explain(50)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from flexo.control.pending import explain_pending, headline_of_pending
 from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
@@ -45,9 +46,7 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     if queued.elastic is None:
         raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic{_waits(queued)}")
     if queued.state is JobState.PENDING:
-        least = workers(queued.elastic.workers.min)
-        pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any other job"
-        return (pending, *_place(queued.key, view.order))
+        return explain_pending(queued, view)
     return (f"job {job_id} is ending",)
 
 
@@ -66,9 +65,10 @@ def headline(job_id: int, view: View) -> str:
             size = f"{shown.job.training_workers} of {shown.job.workers} workers"
             why = _brief_reason(shown, view)
             return f"{size}: {why}" if why else size
-    for job in view.state.jobs if view.state else ():
-        if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
-            return f"0 of {job.elastic.workers} workers: pending ({job.reason})"
+    if view.state is not None:
+        for job in view.state.jobs:
+            if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
+                return headline_of_pending(job, view.state)
     return ""
 
 
@@ -209,12 +209,6 @@ def _on_loan(job: ElasticJob, view: View) -> list[str]:
                 f"{loan.node} is called back ({loan.state.value}) and to be empty {left}: {loan.why_back}"
             )
     return told
-
-
-def _place(key: JobKey, order: Sequence[JobKey]) -> tuple[str, ...]:
-    if key not in order:
-        return ()
-    return (f"in the policy's order of pending jobs it is number {order.index(key) + 1} of {len(order)}",)
 
 
 def _how_far(shown: JobView) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, NewType
 
+from flexo.model.nodes import Partition
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources, rounded_up
 
@@ -71,8 +74,9 @@ class WaitReason(enum.Enum):
     """
 
     NONE = "it does not wait"
-    RESOURCES = "for resources, or its turn"
-    """The job waits for nothing else."""
+    RESOURCES = "for resources"
+    TURN = "for its turn"
+    """Jobs that come first wait for resources."""
     HELD = "held"
     DEPENDENCY = "for another job"
     START_TIME = "for its time to start"
@@ -86,7 +90,12 @@ class WaitReason(enum.Enum):
     @property
     def more_nodes_may_help(self) -> bool:
         """Whether the job may start once there are more idle nodes."""
-        return self in (WaitReason.RESOURCES, WaitReason.OTHER)
+        return self.is_for_resources or self is WaitReason.OTHER
+
+    @property
+    def is_for_resources(self) -> bool:
+        """Whether the job, or those before it, wait for nothing but resources."""
+        return self in (WaitReason.RESOURCES, WaitReason.TURN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ class QueuedJob:
     """The account that the cluster's accounting charges; "": there is no accounting."""
     name: str = ""
     """The name that its user chose, for people."""
+    remedy: str = ""
+    """What lets the pending job start, as a sentence with the cluster's commands; "": nothing but time."""
     unreadable: str = ""
     """The reason why flexod cannot read the job's record; "": it can.
 
@@ -205,3 +216,17 @@ class QueuedJob:
     def exclusive(self) -> bool:
         """Whether the job holds its nodes alone."""
         return any(request.whole_nodes for request in self.requests)
+
+
+def in_order_of_start(jobs: Iterable[QueuedJob], partitions: Iterable[Partition]) -> list[QueuedJob]:
+    """Pending jobs in the order in which the cluster considers them."""
+    tiers = {partition.name: partition.priority_tier for partition in partitions}
+
+    @cache
+    def tier(names: Sequence[str]) -> int:
+        return max((tiers.get(name, 0) for name in names), default=0)
+
+    def order(job: QueuedJob) -> tuple[int, int, float, int]:
+        return -tier(job.partitions), -job.priority, job.submitted_at, job.job_id
+
+    return sorted(jobs, key=order)

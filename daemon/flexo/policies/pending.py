@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from operator import attrgetter
 
 from flexo.model.node_filter import NodeFilter
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Snapshot
-from flexo.model.queue import JobState, QueuedJob, Request, WaitReason
+from flexo.model.queue import JobState, QueuedJob, Request, in_order_of_start
 from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo_protos.resources import Resources
 
@@ -62,21 +61,7 @@ def waiting_jobs(snapshot: Snapshot) -> Iterator[QueuedJob]:
 
 def waits_for_resources(job: QueuedJob) -> bool:
     """Whether the job is an ordinary job, or a base, that waits for nothing but resources."""
-    return job.state is JobState.PENDING and job.satellite is None and job.wait is WaitReason.RESOURCES
-
-
-def _in_the_clusters_order(snapshot: Snapshot) -> list[QueuedJob]:
-    """The waiting jobs, in the order in which the cluster considers them."""
-    tiers = {partition.name: partition.priority_tier for partition in snapshot.partitions}
-
-    @cache
-    def tier(partitions: Sequence[str]) -> int:
-        return max((tiers.get(name, 0) for name in partitions), default=0)
-
-    def order(job: QueuedJob) -> tuple[int, int, float, int]:
-        return -tier(job.partitions), -job.priority, job.submitted_at, job.job_id
-
-    return sorted(waiting_jobs(snapshot), key=order)
+    return job.state is JobState.PENDING and job.satellite is None and job.wait.is_for_resources
 
 
 def settle_claims(
@@ -90,7 +75,7 @@ def settle_claims(
     taken back again.
     """
     fickle: set[int] = set()
-    in_order = _in_the_clusters_order(snapshot)
+    in_order = in_order_of_start(waiting_jobs(snapshot), snapshot.partitions)
     while True:
         waiting = [job for job in in_order if job.job_id not in fickle]
         after = {name: room.copy() for name, room in rooms.items()}

@@ -24,7 +24,7 @@ _REASONS = 4
 
 def above_ceiling(job: ElasticJob) -> str:
     """The text for a job that gives a satellite back because it may not have this number of workers."""
-    who = "its owner's cap" if job.wanted is not None else "its maximum"
+    who = "its cap" if job.wanted is not None else "its maximum"
     return f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
 
 
@@ -143,7 +143,8 @@ class Words:
         if job.target.workers < job.job.ceiling:
             return Why(job.target.why) if job.target.why else self._why_not_due(job)
         if job.job.wanted is not None and job.job.ceiling < job.job.workers.max:
-            return Why("capped by its owner", f", the maximum is {job.job.workers.max}")
+            more = f" by flexo scale; the maximum is {job.job.workers.max}"
+            return Why(f"capped at {job.job.wanted}", more)
         return Why("all that it can use")
 
     def _why_not_due(self, job: JobInPlan) -> Why:

@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 
 import flexo
 from flexo.clusters.base import Privacy
+from flexo.control.pending import places, planned_start
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
 from flexo.controller import Controller
@@ -180,7 +181,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Cap a job, for its owner and administrators."""
         key = await self._steered(request.job_id, context)
-        text = await _or_abort(context, self._controller.scale, key, request.workers or None)
+        by = await asyncio.to_thread(account, caller().uid)
+        text = await _or_abort(context, self._controller.scale, key, request.workers or None, by)
         _log.info("job scaled", job=str(key), workers=request.workers, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
 
@@ -189,7 +191,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleOut, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
-        text = await _or_abort(context, self._controller.scale_out, key, request.workers)
+        by = await asyncio.to_thread(account, caller().uid)
+        text = await _or_abort(context, self._controller.scale_out, key, request.workers, by)
         _log.info("job scaled out", job=str(key), workers=request.workers, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
 
@@ -202,7 +205,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if bool(nodes) == bool(request.workers):
             text = "say either how many workers or which nodes: one of them"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        text = await _or_abort(context, self._controller.scale_in, key, request.workers, nodes)
+        by = await asyncio.to_thread(account, caller().uid)
+        text = await _or_abort(context, self._controller.scale_in, key, request.workers, nodes, by)
         _log.info("job scaled in", job=str(key), workers=request.workers, nodes=nodes, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
 
@@ -618,7 +622,10 @@ def _jobs(view: View) -> admin_pb2.ListJobsReply:
 
 def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
     """The elastic jobs that are pending."""
-    for job in view.state.jobs if view.state else ():
+    if view.state is None:
+        return
+    place = places(view)
+    for job in view.state.jobs:
         if job.state is JobState.PENDING and job.elastic is not None and job.satellite is None:
             yield admin_pb2.WaitingJob(
                 job_id=job.job_id,
@@ -628,11 +635,12 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
                 max=job.elastic.workers.max,
                 reason=job.reason,
                 submitted_at=job.submitted_at,
-                starts_at=job.started_at or 0.0,
+                starts_at=planned_start(job, view.state.at),
                 waits_for=job.wait.value,
                 name=one_line(job.name, NAME_LENGTH),
                 account=job.account,
                 partition=",".join(job.partitions),
+                place=place.get(job.key, 0),
             )
 
 

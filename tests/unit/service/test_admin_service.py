@@ -40,6 +40,7 @@ from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, WaitR
 from flexo.model.ranges import Range
 from flexo.service import admin_service
 from flexo.service.admin_service import AdminService, event_message
+from flexo.service.authentication import account
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.leader_registry import LeaderBusy, NoLeader
 from flexo.service.pending_commands import (
@@ -97,11 +98,11 @@ class Answers:
         self.steered.append(what)
         return "so be it"
 
-    def scale_out(self, key: JobKey, workers: int) -> str:
-        return self._steer("out", key, workers)
+    def scale_out(self, key: JobKey, workers: int, by: str) -> str:
+        return self._steer("out", key, workers, by)
 
-    def scale_in(self, key: JobKey, workers: int, nodes: tuple[str, ...]) -> str:
-        return self._steer("in", key, workers, nodes)
+    def scale_in(self, key: JobKey, workers: int, nodes: tuple[str, ...], by: str) -> str:
+        return self._steer("in", key, workers, nodes, by)
 
     def resizable(self, key: JobKey) -> None:
         if self.refusal:
@@ -159,10 +160,10 @@ class Answers:
             raise UnknownJob(f"no elastic job {job_id} runs")
         return ("all idle GPUs are taken",)
 
-    def scale(self, key: JobKey, workers: int | None) -> str:
+    def scale(self, key: JobKey, workers: int | None, by: str) -> str:
         if workers == 99:
             raise BadScale("job 7 takes 2-8 workers")
-        self.scaled.append((key, workers))
+        self.scaled.append((key, workers, by))
         return "so be it"
 
     def demand(self, since: float, step_s: float) -> tuple[Demand, ...]:
@@ -237,7 +238,8 @@ def test_jobs_carry_the_grants_of_their_aggregators_apart(client: Client) -> Non
 def test_elastic_jobs_that_wait_are_listed_with_range_reason_and_planned_start(client: Client) -> None:
     (job,) = client.call("ListJobs", pb.ListJobsRequest()).waiting
     assert (job.job_id, job.user, job.min, job.max, job.reason) == (9, "eve", 2, 6, "Resources")
-    assert (job.submitted_at, job.starts_at, job.waits_for) == (1.5, 60.0, "for resources, or its turn")
+    assert (job.submitted_at, job.starts_at, job.waits_for) == (1.5, 60.0, "for resources")
+    assert job.place == 1
 
 
 def test_an_event_carries_the_grant_that_it_begins_or_ends() -> None:
@@ -445,12 +447,12 @@ def test_owner_root_flexods_account_and_administrators_may_scale(
 ) -> None:
     reply = client.call("ScaleJob", pb.ScaleJobRequest(job_id=7, workers=4), uid)
     assert reply.text == "so be it"
-    assert answers.scaled == [(JobKey(7, 1), 4)]
+    assert answers.scaled == [(JobKey(7, 1), 4, account(uid))]
 
 
 def test_zero_workers_mean_automatic(client: Client, answers: Answers) -> None:
     client.call("ScaleJob", pb.ScaleJobRequest(job_id=7), OWNER)
-    assert answers.scaled == [(JobKey(7, 1), None)]
+    assert answers.scaled == [(JobKey(7, 1), None, account(OWNER))]
 
 
 def test_a_stranger_may_not_scale_and_is_told_who_may(
@@ -535,9 +537,10 @@ def test_scaling_out_and_in_pass_the_numbers_on(client: Client, answers: Answers
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, workers=1), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2"), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2", nodes=["n4"]), OWNER)
-    key = JobKey(7, 1)
+    key, by = JobKey(7, 1), account(OWNER)
     assert answers.steered == [
-        ("out", key, 2), ("in", key, 1, ()), ("in", key, 0, ("n2",)), ("in", key, 0, ("n2", "n4")),
+        ("out", key, 2, by), ("in", key, 1, (), by),
+        ("in", key, 0, ("n2",), by), ("in", key, 0, ("n2", "n4"), by),
     ]  # fmt: skip
 
 

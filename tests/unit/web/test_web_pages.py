@@ -77,10 +77,9 @@ def test_a_viewer_s_own_page_has_his_jobs_and_those_that_wait_in_the_policy_s_or
         pb.WaitingJob(
             job_id=30, user="ada", min=2, max=4, reason="JobHeldUser", waits_for="held", submitted_at=NOW
         ),
-        pb.WaitingJob(job_id=31, user="ada", min=8, max=8, reason="Resources", submitted_at=NOW + 1),
-        pb.WaitingJob(job_id=32, user="root", min=1, max=4, reason="Resources", submitted_at=NOW),
+        pb.WaitingJob(job_id=31, user="ada", min=8, max=8, reason="Resources", submitted_at=NOW + 1, place=2),
+        pb.WaitingJob(job_id=32, user="root", min=1, max=4, reason="Resources", submitted_at=NOW, place=1),
     ]
-    flexod.order = [32, 31]
     text = browser(0).get("/mine").text
     assert 'id="job-17"' in text
     assert 'id="job-18"' not in text

@@ -22,9 +22,9 @@ from flexo.clusters.slurm.marks import elastic_request
 from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
 from flexo.clusters.slurm.parse_jobs import STATES, readable, request_of, tag_in
 from flexo.clusters.slurm.text import or_empty
-from flexo.clusters.slurm.wait_reasons import wait_reason
+from flexo.clusters.slurm.wait_reasons import remedy, wait_reason
 from flexo.model.nodes import Node, Partition
-from flexo.model.queue import Principal, QueuedJob
+from flexo.model.queue import JobState, Principal, QueuedJob
 from flexo_protos.resources import Devices, Resources
 
 
@@ -120,6 +120,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
         account=job.account or "",
         name=or_empty(_written(lambda: job.name)),
+        remedy=remedy(job.state_reason, job.id) if STATES[job.state] is JobState.PENDING else "",
     )
 
 

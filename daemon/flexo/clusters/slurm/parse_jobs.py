@@ -24,7 +24,7 @@ from flexo.clusters.slurm.text import (
     time_limit_s,
     tres,
 )
-from flexo.clusters.slurm.wait_reasons import wait_reason
+from flexo.clusters.slurm.wait_reasons import remedy, wait_reason
 from flexo.model.queue import JobState, Principal, QueuedJob, Request, SatelliteTag, WaitReason
 from flexo_protos.resources import Resources
 
@@ -170,6 +170,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
         satellite=tag_in(record.comment, partitions, satellites),
         account=or_empty(record.account),
         name=or_empty(record.name),
+        remedy=remedy(record.reason, number(record.job_id)) if state is JobState.PENDING else "",
     )
 
 

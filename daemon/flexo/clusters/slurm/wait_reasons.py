@@ -14,7 +14,6 @@ _RESOURCES: Final = frozenset(
         "None",
         "",
         "Resources",
-        "Priority",
         "ReqNodeNotAvail",
         "Nodes required for job are DOWN",
         "Unknown",
@@ -24,6 +23,7 @@ _RESOURCES: Final = frozenset(
 reserved for jobs in higher priority partitions". Slurm also gives it to the jobs behind a job that is to have
 the same node."""
 _BEGINNINGS: Final[Mapping[WaitReason, str]] = {
+    WaitReason.TURN: "Priority",
     WaitReason.HELD: "JobHeld|JobHold",
     WaitReason.DEPENDENCY: "Dependency",
     WaitReason.START_TIME: "BeginTime",
@@ -48,3 +48,18 @@ def _of_pending(reason: str) -> WaitReason:
     if said.partition(",")[0] in _RESOURCES:
         return WaitReason.RESOURCES
     return next((wait for wait, words in _WAITS if words.match(said)), WaitReason.OTHER)
+
+
+def remedy(reason: str, job_id: int) -> str:
+    """What the user of the pending job can do about Slurm's reason, in a sentence; "": nothing."""
+    said = reason.strip("()")
+    if said == "JobHeldUser":
+        return f"its user has held it: scontrol release {job_id}"
+    if said == "JobHeldAdmin":
+        return f"an administrator has held it, and can release it: scontrol release {job_id}"
+    if said == "JobHoldMaxRequeue":
+        return f"it has failed too often at its start; to try again: scontrol release {job_id}"
+    if said == "DependencyNeverSatisfied":
+        update = f"scontrol update JobId={job_id} Dependency="
+        return f"what it depends on will never be so: scancel {job_id}, or, to let it start, {update}"
+    return ""

@@ -1,0 +1,113 @@
+"""Explains why an elastic job is pending, and what would start it: `flexo why` of a job that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from flexo.clusters.base import ClusterState
+from flexo.control.views import View
+from flexo.model.nodes import Node
+from flexo.model.queue import JobKey, JobState, QueuedJob, in_order_of_start
+from flexo.words import duration, workers
+from flexo_protos.resources import total
+
+FAR_OFF_S: Final = 300 * 86_400.0
+"""A start that is planned so late rests on jobs without a time limit, which count as endless: nobody can
+foresee it."""
+
+
+def headline_of_pending(job: QueuedJob, state: ClusterState) -> str:
+    """``0 of 2-8 workers: pending, for resources (Resources): it needs 2 GPUs, and 1 is idle``."""
+    waits = f"pending, {job.wait.value} ({job.reason})"
+    needs = f": {_needs(job, state)}" if job.wait.is_for_resources and job.resources.gpus else ""
+    size = job.elastic.workers if job.elastic is not None else "?"
+    return f"0 of {size} workers: {waits}{needs}"
+
+
+def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
+    """Sentences on what the job waits for, on its turn, and on what its user can do."""
+    state = view.state
+    assert state is not None, "the job is from it"
+    assert job.elastic is not None
+    since = duration(max(0.0, state.at - job.submitted_at))
+    told = [
+        f"job {job.key} ({job.user}) is pending for {since}, {job.wait.value} ({job.reason}):"
+        f" it starts with {workers(job.elastic.workers.min)}, like any other job"
+    ]
+    if job.wait.is_for_resources:
+        if job.resources.gpus:
+            told.append(_needs(job, state) + _satellites(job, view))
+        told += _turn(job, view)
+    told += _start(job, state.at)
+    if job.remedy:
+        told.append(job.remedy)
+    return tuple(told)
+
+
+def places(view: View) -> dict[JobKey, int]:
+    """The places of pending jobs that wait for their turn, from 1: in the policy's order, or else by the
+    cluster's priorities."""
+    if view.order or view.state is None:
+        order: Sequence[JobKey] = view.order
+    else:
+        pending = [job for job in view.state.jobs if _waits_for_its_turn(job)]
+        order = [job.key for job in in_order_of_start(pending, view.state.partitions)]
+    return {key: place for place, key in enumerate(order, start=1)}
+
+
+def planned_start(job: QueuedJob, now: float) -> float:
+    """The start that the cluster plans for a pending job; 0: it plans none, or cannot foresee any."""
+    starts_at = job.started_at or 0.0
+    return starts_at if 0.0 < starts_at - now < FAR_OFF_S else 0.0
+
+
+def _waits_for_its_turn(job: QueuedJob) -> bool:
+    return job.state is JobState.PENDING and job.satellite is None and job.wait.is_for_resources
+
+
+def _turn(job: QueuedJob, view: View) -> list[str]:
+    order = places(view)
+    if job.key not in order:
+        return []
+    if view.order:
+        return [f"in the policy's order of pending jobs it is number {order[job.key]} of {len(order)}"]
+    return [f"by the cluster's priorities it is number {order[job.key]} of {len(order)} pending jobs"]
+
+
+def _needs(job: QueuedJob, state: ClusterState) -> str:
+    """``it needs 9 a100, and 2 are idle``: of the nodes of its partitions."""
+    kind = job.resources.gpu_type or ("GPU" if job.resources.gpus == 1 else "GPUs")
+    wanted = job.resources.gpus
+    nodes = _its_nodes(job, state.nodes)
+    has, idle = total(node.gpus for node in nodes), total(node.gpus_idle for node in nodes)
+    if wanted > has:
+        return f"it needs {wanted} {kind}, and {', '.join(job.partitions)} has only {has}"
+    return f"it needs {wanted} {kind}, and {idle} {'is' if idle == 1 else 'are'} idle"
+
+
+def _its_nodes(job: QueuedJob, nodes: Sequence[Node]) -> list[Node]:
+    """Nodes of its partitions, with its GPU type if it asks for one."""
+    partitions, kind = frozenset(job.partitions), job.resources.gpu_type
+    return [node for node in nodes if node.partitions & partitions and kind in ("", node.gpu_type)]
+
+
+def _satellites(job: QueuedJob, view: View) -> str:
+    """What satellites hold of these nodes."""
+    names = {node.name for node in _its_nodes(job, view.state.nodes if view.state else ())}
+    held = total(
+        grant.workers * shown.job.shape.gpus
+        for shown in view.jobs
+        for grant in shown.job.grants
+        if grant.node in names and not grant.shared_gpus
+    )
+    return f"; satellites hold {held} more, which they give back if that lets it start" if held else ""
+
+
+def _start(job: QueuedJob, now: float) -> list[str]:
+    """A sentence on the start that the cluster plans."""
+    if starts_at := planned_start(job, now):
+        return [f"the cluster plans its start in {duration(starts_at - now)}"]
+    if job.started_at is not None and job.started_at > now:
+        return ["the cluster cannot foresee its start: jobs that run have no time limit"]
+    return []

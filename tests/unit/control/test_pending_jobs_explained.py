@@ -1,0 +1,81 @@
+"""`flexo why` of a job that waits: what it needs, its turn, its planned start, and what lets it start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from flat_records import make_job, make_node
+
+from flexo.clusters.base import ClusterState
+from flexo.clusters.slurm.wait_reasons import remedy
+from flexo.control.pending import explain_pending, headline_of_pending, places
+from flexo.control.views import View
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, WaitReason
+from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
+
+NOW = 100_000.0
+
+
+def pending(job_id: int, gpus: int = 9, priority: int = 1, **changes: object) -> QueuedJob:
+    job = make_job(
+        job_id=job_id, owner=Principal("9"), user="eve", partitions=("train",), state=JobState.PENDING,
+        wait=WaitReason.RESOURCES, reason="Resources", priority=priority, submitted_at=NOW - 720,
+        started_at=None, time_limit_s=None, nodes=(), num_nodes=1,
+        elastic=ElasticRequest(Range(gpus, gpus)),
+    )  # fmt: skip
+    return replace(job, resources=Resources(gpus), **changes)  # type: ignore[arg-type]
+
+
+def view(*jobs: QueuedJob, order: tuple[JobKey, ...] = ()) -> View:
+    nodes = (
+        make_node("n1", 8, 6, 8, 6, 8000, 0, frozenset({"train"})),
+        make_node("n2", 8, 0, 8, 0, 8000, 0, frozenset({"other"})),
+    )
+    return View(ClusterState(NOW, nodes, (), jobs, 0.1), order=order)
+
+
+def told(job: QueuedJob, *others: QueuedJob, order: tuple[JobKey, ...] = ()) -> str:
+    return "\n".join(explain_pending(job, view(job, *others, order=order)))
+
+
+def test_a_job_that_waits_for_gpus_says_how_many_it_needs_and_how_many_of_its_partition_are_idle() -> None:
+    job = pending(7, gpus=4)
+    state = view(job).state
+    assert state is not None
+    assert headline_of_pending(job, state) == (
+        "0 of 4-4 workers: pending, for resources (Resources): it needs 4 GPUs, and 2 are idle"
+    )
+    assert "train has only 8" in told(pending(7, gpus=9))
+
+
+def test_its_place_is_that_of_the_policy_or_else_of_the_clusters_priorities() -> None:
+    low, high = pending(7, priority=1), pending(8, priority=5)
+    held = pending(9, priority=9, wait=WaitReason.HELD, reason="JobHeldUser")
+    assert "number 2 of 2 pending jobs" in told(low, high, held)
+    assert "policy's order of pending jobs it is number 1 of 2" in told(low, high, order=(low.key, high.key))
+    assert places(view(low, high, held)) == {high.key: 1, low.key: 2}
+    assert "number" not in told(held, low)
+
+
+def test_a_planned_start_is_told_unless_it_rests_on_jobs_without_an_end() -> None:
+    assert "plans its start in 10 min" in told(pending(7, started_at=NOW + 600))
+    assert "cannot foresee its start" in told(pending(7, started_at=NOW + 365 * 86_400))
+    assert "start in" not in told(pending(7))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("JobHeldUser", "its user has held it: scontrol release 7"),
+        ("(JobHeldAdmin)", "an administrator"),
+        ("JobHoldMaxRequeue", "failed too often"),
+        ("DependencyNeverSatisfied", "scancel 7"),
+        ("Resources", ""),
+    ],
+)
+def test_what_would_let_it_start_is_said_with_slurms_command(reason: str, words: str) -> None:
+    assert words in remedy(reason, 7)
+    assert bool(remedy(reason, 7)) == bool(words)
+    assert remedy(reason, 7) in told(pending(7, remedy=remedy(reason, 7)))
