@@ -50,6 +50,9 @@ local EXAMPLE = "sbatch -n %d --gpus-per-task=1 %s ..." -- with tasks and option
 local OPPORTUNISTIC_EXAMPLE = "sbatch -n 1 -c 4 --mem=16G --elastic-opportunistic=%s ..."
 local AUTO = ",auto"
 local SPARE = "spare" -- the GRES of gres.conf (Name=spare)
+local SHARED_WITH_USER, SHARED_WITH_MCS = 2, 3 -- values of job_desc.shared: --exclusive=user and --exclusive=mcs
+-- What may stand among GRES in a request beside others: Slurm itself writes craynetwork on Cray systems.
+local NO_OTHER_GRES = { gpu = true, none = true, cpu = true, mem = true, craynetwork = true }
 local PYXIS_IMAGE = "^_SLURM_SPANK_OPTION_pyxis_container_image=(.*)$" -- how sbatch passes --container-image on
 
 -- An error raised with refuse() is a message for the user; every other error is a fault of this file.
@@ -376,6 +379,30 @@ local function container_of(job_desc)
   return nil
 end
 
+-- A GRES other than GPUs that the job asks for, as Slurm writes it; nil: none. Types and counts do not matter.
+local function other_gres(request)
+  for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
+    for item in (request[field] or ""):gmatch("[^,]+") do
+      local name = item:gsub("^gres[:/]", ""):match("^[^:=]*")
+      if not NO_OTHER_GRES[name] then
+        return item
+      end
+    end
+  end
+  return nil
+end
+
+-- Whom the job lets share its nodes, as its option; nil: others decide.
+local function companions_of(request)
+  local shared = said(request.shared)
+  if shared == SHARED_WITH_USER or shared == SHARED_WITH_MCS then
+    return shared == SHARED_WITH_USER and "--exclusive=user" or "--exclusive=mcs"
+  elseif (request.mcs_label or "") ~= "" then
+    return "--mcs-label=" .. request.mcs_label
+  end
+  return nil
+end
+
 -- Whether the job can ever have satellites.
 local function has_satellites(workers, opportunistic)
   return opportunistic or workers.max > workers.min
@@ -398,6 +425,16 @@ local function check_inherited(request)
         .. "preempt satellites for a licence; submit a job that is not elastic. An administrator can name licences "
         .. "that a job takes once (job_licenses in job_submit_elastic.lua)", shown(license))
     end
+  end
+  local companions, gres = companions_of(request), other_gres(request)
+  if companions then
+    refuse("%s: satellites would share their nodes with jobs of others; leave the option out, or submit a job that is "
+      .. "not elastic", shown(companions))
+  elseif gres then
+    refuse("%s: satellites get GPUs alone, and no other GRES; submit a job that is not elastic", shown(gres))
+  elseif (said(request.pn_min_tmp_disk) or 0) > 0 then
+    refuse("--tmp=%d: flexod grants satellites without regard to temporary disks; leave the option out, or submit a "
+      .. "job that is not elastic", request.pn_min_tmp_disk)
   end
   local container = container_of(request)
   if container then

@@ -336,10 +336,13 @@ def told(environment: dict[str, str]) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("said", "options"),
     [
-        ("normal|t[1-2],t4|a100&ib", ("--qos=normal", "--exclude=t[1-2],t4", "--constraint=a100&ib")),
-        ("high||(a100&ib)|h100", ("--qos=high", "--constraint=(a100&ib)|h100")),
-        ("(null)|(null)|(null)", ()),
-        ("N/A||(null)", ()),
+        (
+            "normal|*vision|t[1-2],t4|a100&ib",
+            ("--qos=normal", "--wckey=vision", "--exclude=t[1-2],t4", "--constraint=a100&ib"),
+        ),
+        ("high|(null)||(a100&ib)|h100", ("--qos=high", "--constraint=(a100&ib)|h100")),
+        ("(null)|(null)|(null)|(null)", ()),
+        ("N/A|N/A||(null)", ()),
     ],
 )
 def test_qos_excluded_nodes_and_constraint_of_the_base_are_its_satellites_too(
@@ -361,7 +364,7 @@ def test_slurm_is_not_asked_what_satellites_inherit_if_there_are_none(
     assert told({**ONE_NODE, "FLEXO_ELASTIC": "2-2"}) == ()
 
 
-@pytest.mark.parametrize("said", ["", "normal|(null)", "a|b|c\nd|e|f"])
+@pytest.mark.parametrize("said", ["", "normal|(null)", "a|b|c|d\ne|f|g|h"])
 def test_a_request_that_cannot_be_read_is_an_error_and_not_dropped(
     said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -578,6 +578,10 @@ local CANNOT_BE_REPEATED = {
   { { features = "a100*2" }, { "--constraint='a100*2'", "one node" } },
   { { reservation = "class42" }, { "--reservation='class42'", "grants no reserved nodes" } },
   { { licenses = "matlab:2" }, { "--licenses='matlab:2'", "job_licenses" } },
+  { { shared = 2 }, { "--exclusive=user", "jobs of others" } },
+  { { shared = 3 }, { "--exclusive=mcs", "jobs of others" } },
+  { { mcs_label = "secret" }, { "--mcs-label=secret", "jobs of others" } },
+  { { pn_min_tmp_disk = 4096 }, { "--tmp=4096" } },
 }
 
 function checks.requests_that_satellites_cannot_repeat_are_refused()
@@ -591,6 +595,22 @@ function checks.requests_that_satellites_cannot_repeat_are_refused()
     expect_refused(job, case[2])
   end
   expect_refused(asking("2-8", { container = "/images/torch" }), { "--container=/images/torch", "outside" })
+end
+
+function checks.gres_other_than_gpus_are_refused()
+  for _, field in ipairs({ "tres_per_node", "tres_per_socket", "tres_per_job" }) do
+    expect_refused(asking("2-8", { [field] = "gres:nvme:2" }), { "gres:nvme:2", "no other GRES" })
+    expect_accepted(asking("2-2", { [field] = "gres:nvme:2" }), "flexo{workers=2-2}")
+  end
+end
+
+function checks.what_says_nothing_of_others_jobs_or_of_other_gres_is_accepted()
+  for _, field in ipairs({
+    { shared = 0 }, { shared = 1 }, { shared = slurm.NO_VAL16 }, { pn_min_tmp_disk = slurm.NO_VAL },
+    { tres_per_node = "gres:none" }, { tres_per_task = "cpu=4,gres/gpu:1" },
+  }) do
+    expect_accepted(asking("2-8", field), "flexo{workers=2-8}")
+  end
 end
 
 function checks.the_image_of_pyxis_is_refused_as_a_container_is()
