@@ -156,25 +156,26 @@ def _pairs(job: int, run: Run, found: Cost) -> list[tuple[str, str]]:
     of = f" of {each:g} GPU{'' if each == 1 else 's'}" if run.gpus else ""
     state = f"{run.state} after" if run.state else "runs for"
     stood = f"stood still for {run.paused_s:.1f} s in {run.resizes} resize{'' if run.resizes == 1 else 's'}"
-    lost = "not known" if found.lost is None else f"{_hours(found.lost * each)} {unit}: it {stood}"
+    lost = "not known" if found.lost is None else f"{hours_text(found.lost * each)} {unit}: it {stood}"
     share = f", {found.satellites / found.all:.0%} of all" if found.all else ""
     return [
         (f"job {job}", f"{state} {duration(run.seconds)}"),
-        ("base", f"{_hours(found.base * each)} {unit}: {workers(run.base_workers)}{of}"),
-        ("gained", f"{_hours(found.satellites * each)} {unit} on satellites{share}"),
+        ("base", f"{hours_text(found.base * each)} {unit}: {workers(run.base_workers)}{of}"),
+        ("gained", f"{hours_text(found.satellites * each)} {unit} on satellites{share}"),
         ("lost", lost),
         *([("tried", _tried(run, found, each, unit))] if run.tried_worker_s else []),
-        ("in all", f"{_hours(found.all * each)} {unit}"),
+        ("in all", f"{hours_text(found.all * each)} {unit}"),
     ]
 
 
 def _tried(run: Run, found: Cost, each: int | float, unit: str) -> str:
     hours = run.tried_worker_s / _HOUR_S
     share = f" ({hours / found.all:.1%} of all)" if found.all else ""
-    return f"{_hours(hours * each)} {unit}{share}: first steps with several batches"
+    return f"{hours_text(hours * each)} {unit}{share}: first steps with several batches"
 
 
-def _hours(hours: float) -> str:
+def hours_text(hours: float) -> str:
+    """Hours for people: ``less than 0.01``, ``0.40``, ``12.3``."""
     if 0 < hours < 0.01:
         return "less than 0.01"
     return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2f}"

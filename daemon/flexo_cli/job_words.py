@@ -39,6 +39,20 @@ class ShownState(enum.StrEnum):
         """The state's name on a command line."""
         return self.value.replace(" ", "-")
 
+    @classmethod
+    def by_option(cls) -> dict[str, frozenset[ShownState]]:
+        """The states by their names on a command line, and by squeue's words for several of them."""
+        every, waits = frozenset(cls), frozenset({cls.PENDING})
+        running = every - {cls.PENDING, cls.SUSPENDED}
+        squeues = {
+            "pd": waits,
+            "r": running,
+            "running": running,
+            "s": frozenset({cls.SUSPENDED}),
+            "all": every,
+        }
+        return {**{each.option: frozenset({each}) for each in cls}, **squeues}
+
 
 def shown_state(job: admin_pb2.ElasticJob) -> ShownState:
     """The state of a running job."""

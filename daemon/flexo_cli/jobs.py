@@ -34,8 +34,15 @@ def jobs(
             "--state",
             "-t",
             metavar="STATE",
-            help=f"Only in these states: {', '.join(each.option for each in ShownState)}.",
+            help=f"Only in these states: {', '.join(each.option for each in ShownState)}; "
+            "or R, PD, S and all, as for squeue.",
         ),
+    ] = "",
+    account: Annotated[
+        str, typer.Option("--account", "-A", metavar="ACCOUNT", help="Only of these accounts.")
+    ] = "",
+    partition: Annotated[
+        str, typer.Option("--partition", "-p", metavar="PARTITION", help="Only in these partitions.")
     ] = "",
     columns: Annotated[
         str,
@@ -54,7 +61,8 @@ def jobs(
     shown, states = _columns(columns), _states(state)
     users = frozenset({*_listed(user), *([_own_name()] if me else [])})
     reply = Daemon(find_address(daemon)).jobs()
-    conditions = _Conditions(frozenset(job or ()), users, states)
+    accounts, partitions = frozenset(_listed(account)), frozenset(_listed(partition))
+    conditions = _Conditions(frozenset(job or ()), users, states, accounts, partitions)
     conditions.check_numbers({job.job_id for job in reply.jobs} | {job.job_id for job in reply.waiting})
     found = [each for each in reply.jobs if conditions.meets(each, shown_state(each))]
     waiting = [each for each in reply.waiting if conditions.meets(each, ShownState.PENDING)]
@@ -63,7 +71,7 @@ def jobs(
     elif found or waiting:
         print_jobs(found, waiting, shown, header=not noheader)
     elif not noheader:
-        print_line("no such elastic jobs" if users or states else "no elastic jobs")
+        print_line("no such elastic jobs" if conditions.are_any else "no elastic jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,13 @@ class _Conditions:
     numbers: frozenset[int]
     users: frozenset[str]
     states: frozenset[ShownState]
+    accounts: frozenset[str]
+    partitions: frozenset[str]
+
+    @property
+    def are_any(self) -> bool:
+        """Whether something else than numbers of jobs is asked."""
+        return bool(self.users or self.states or self.accounts or self.partitions)
 
     def meets(self, job: admin_pb2.ElasticJob | admin_pb2.WaitingJob, state: ShownState) -> bool:
         """Whether a job in this state meets every condition."""
@@ -80,6 +95,8 @@ class _Conditions:
             (not self.numbers or job.job_id in self.numbers)
             and (not self.users or job.user in self.users)
             and (not self.states or state in self.states)
+            and (not self.accounts or job.account in self.accounts)
+            and (not self.partitions or not self.partitions.isdisjoint(job.partition.split(",")))
         )
 
     def check_numbers(self, known: Collection[int]) -> None:
@@ -98,13 +115,13 @@ def _columns(names: str) -> tuple[Column, ...] | None:
 
 
 def _states(names: str) -> frozenset[ShownState]:
-    options = {each.option: each for each in ShownState}
+    options = ShownState.by_option()
     wrong = [name for name in _listed(names.lower()) if name not in options]
     if wrong:
         raise typer.BadParameter(
             f"'{wrong[0]}' is no state; allowed: {', '.join(options)}", param_hint="--state"
         )
-    return frozenset(options[name] for name in _listed(names.lower()))
+    return frozenset().union(*(options[name] for name in _listed(names.lower())))
 
 
 def _listed(names: str) -> list[str]:

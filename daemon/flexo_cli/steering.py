@@ -51,7 +51,10 @@ def scale(
     a job may have fewer workers than you say. +N is granted as soon as GPUs are idle.
     """
     if bool(size) == bool(node):
-        raise typer.BadParameter("say either a size or --node: one of them", param_hint="N|+N|-N|auto")
+        raise typer.BadParameter(
+            f"say either a size or --node: flexo scale {job} 4, flexo scale {job} -2, flexo scale {job} auto",
+            param_hint="N|+N|-N|auto",
+        )
     asked = _size(size) if size else None
     flexod = Daemon(find_address(daemon))
     _print_answer(job, _patiently(lambda: _scaled(flexod, job, asked, node or []).text, wait), as_json)

@@ -168,7 +168,8 @@ def _history(
     ]
     if not events or not (job or (end.base_workers and end.ended_at)):
         return tuple(reversed(told)), None
-    begins_at = min(end.started_at or events[0].at, events[0].at)
+    started_at = (job.started_at if job else 0.0) or end.started_at
+    begins_at = min(started_at or events[0].at, events[0].at)
     least, most = (job.min, job.max) if job else (end.base_workers, end.most_workers)
     chart = chart_of(sizes, begins_at, now if job else end.ended_at, least, most, ended=job is None)
     return tuple(reversed(told)), chart

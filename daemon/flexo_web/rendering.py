@@ -9,6 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from flexo.words import duration
+from flexo_cli.cost import hours_text
 from flexo_cli.output import clock, printable
 from flexo_web.chart import HEIGHT, WIDTH
 
@@ -38,10 +39,11 @@ def _plain(value: object) -> object:
 
 
 def _hours(hours: float) -> str:
-    """Hours for people: ``0``, ``0.4``, ``12.3``, ``1,234``."""
+    """Hours for people, as `flexo cost` has them, but without digits that nobody reads: ``0``, ``0.04``,
+    ``12.3``, ``1,234``."""
     if not hours:
         return "0"
-    return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}" if hours >= 0.05 else "less than 0.1"
+    return f"{hours:,.0f}" if hours >= 1000 else hours_text(hours)
 
 
 def _time(at: float) -> Markup:

@@ -24,6 +24,8 @@ _BY: Final = {
     Source.HISTORY: "going by how long its user's like jobs took",
     Source.TIME_LIMIT: "if its base alone would take all of its time limit",
 }
+_BEGINS_WITHIN_S: Final = 60.0
+"""How long after its start a job may be without a leader, for no other reason than that it starts."""
 _POINTS: Final = 16
 """The most sizes that a sentence about a profile names."""
 
@@ -77,7 +79,8 @@ def _brief_reason(shown: JobView, view: View) -> str:
     if job.suspended:
         return "suspended"
     if not shown.attached:
-        return "its leader is not connected"
+        begins = view.state is not None and view.state.at - shown.started_at < _BEGINS_WITHIN_S
+        return "it starts, and has not begun to train" if begins else "its leader is not connected"
     if job.pending_command:
         return f"{job.pending_command} is under way"
     briefs = [note.brief for note in view.notes if note.job == job.key and note.brief][-1:]

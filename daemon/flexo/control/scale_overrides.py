@@ -176,8 +176,7 @@ def _scaled(job: ElasticJob, workers: int | None) -> str:
     if workers is None:
         return f"job {job.key} may have all of {job.workers} workers again"
     now = job.granted_workers
+    has = f"job {job.key} has {workers_of(now)}"
     if now > workers:
-        return (
-            f"job {job.key} has {now} workers and gives back whole satellites until it has at most {workers}"
-        )
-    return f"job {job.key} has {now} workers and grows to at most {workers}"
+        return f"{has} and gives back whole satellites until it has at most {workers}"
+    return f"{has} and grows to at most {workers}"

@@ -121,6 +121,9 @@ def test_jobs_are_chosen_by_number_user_and_state_and_every_condition_counts(
         (["--me", "-u", "bob"], ["8", "9"]),
         (["--state", "suspended,resizing"], ["9", "10"]),
         (["-t", "TRAINING", "-u", "ada"], ["7"]),
+        (["-t", "R"], ["7", "8", "10"]),
+        (["-t", "all"], ["7", "8", "9", "10"]),
+        (["-p", "train"], []),
     ):
         assert listed(flexo_run("jobs", *line)[1]) == numbers, line
     assert json.loads(flexo_run("jobs", "-u", "bob", "--json")[1])["jobs"][0]["job_id"] == 8
@@ -146,10 +149,13 @@ def test_pending_jobs_come_last_with_the_clusters_reason(flexod: BusyFlexod, fle
 
 
 def test_pending_jobs_are_chosen_as_running_ones_are(flexod: BusyFlexod, flexo_run: Run) -> None:
-    flexod.jobs, flexod.waiting = [job(7)], [pending(8), pending(9, user="bob")]
+    theirs = pending(9, user="bob", account="vision", partition="train,big")
+    flexod.jobs, flexod.waiting = [job(7)], [pending(8), theirs]
     for line, numbers in (
         ([], ["7", "8", "9"]),
         (["--state", "pending"], ["8", "9"]),
+        (["-t", "PD"], ["8", "9"]),
+        (["-A", "vision", "-p", "big"], ["9"]),
         (["-t", "pending,training", "-u", "ada"], ["7", "8"]),
         (["9"], ["9"]),
     ):

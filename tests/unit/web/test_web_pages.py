@@ -215,7 +215,7 @@ def test_a_job_s_page_says_which_part_of_its_hours_satellites_gave(
         gpus_per_worker=1.0,
     )
     flexod.explained[9] = pb.ExplainJobReply(sentences=["the job ended"], events=events, end=end)
-    assert "3.0 GPU hours, 75% of all" in browser().get("/jobs/9").text
+    assert "3.00 GPU hours, 75% of all" in browser().get("/jobs/9").text
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", "9" * 5000, "\uff11"])
