@@ -446,6 +446,7 @@ local function check_shared(job_desc, names)
   if not shared then
     return
   elseif #names == 1 and names[1] == shared and claims_to_be_satellite(job_desc) then
+    check_one_job(job_desc, "be satellites")
     job_desc.priority = 0
     job_desc.requeue = 0
   elseif contains(names, shared) then

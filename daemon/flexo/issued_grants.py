@@ -127,13 +127,14 @@ def is_left_over(job: QueuedJob, issued: IssuedGrant) -> bool:
 
 
 def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
-    """Whether `job` was never requeued, and is on one node: the granted one.
+    """Whether `job` is one job, was never requeued, and is on one node: the granted one.
 
-    Tasks of an array gain nothing: only one queued job counts for a grant.
+    A record that stands for several jobs would let all of them start by one grant.
     """
     where = job.nodes or tuple(job.required_nodes)
     return (
-        where == (issued.node,)
+        job.is_whole
+        and where == (issued.node,)
         and job.num_nodes == 1
         and len(job.partitions) == 1
         and issued.partition in ("", job.partitions[0])

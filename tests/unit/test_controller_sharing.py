@@ -82,6 +82,16 @@ def test_a_satellite_that_asks_for_another_gpu_than_the_granted_one_stays_held(w
     assert world.cluster.released == []
 
 
+def test_satellites_that_are_several_jobs_in_one_record_stay_held(world):
+    full(world)
+    leader = world.opportunist(10, "1-1")
+    world.controller.cycle()
+    (satellite,) = leader.own.values()
+    world.cluster.queue[satellite] = replace(world.cluster.queue[satellite], is_whole=False)
+    world.go(10)
+    assert satellite not in world.cluster.released
+
+
 def test_nothing_is_granted_before_the_leader_is_there(world):
     full(world)
     leader = world.opportunist(10, "1-1")

@@ -176,6 +176,8 @@ class QueuedJob:
     """The account that the cluster's accounting charges; "": there is no accounting."""
     name: str = ""
     """The name that its user chose, for people."""
+    is_whole: bool = True
+    """Whether the record is one job: it neither stands for several jobs, nor for a part of a job."""
     unreadable: str = ""
     """The reason why flexod cannot read the job's record; "": it can.
 

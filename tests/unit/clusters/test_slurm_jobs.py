@@ -175,6 +175,17 @@ def test_exclusive_says_what_oversubscribe_said_where_both_are_printed() -> None
     assert fields_to_ask(captured("26.05", "squeue_help"))[-2:] == ("ExcNodes", "Exclusive")
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_array_and_its_tasks_are_no_whole_jobs(release: str) -> None:
+    jobs = jobs_of(release)
+    assert {name for name, job in jobs.items() if not job.is_whole} == {"array", "array task", "array task 2"}
+
+
+def test_a_component_of_a_heterogeneous_job_is_no_whole_job() -> None:
+    assert job_of().is_whole
+    assert not job_of(component="0").is_whole
+
+
 @given(C_STRINGS, C_STRINGS)
 def test_no_comment_however_written_changes_another_field(comment: str, admin_comment: str) -> None:
     job = job_of(comment=comment, admin_comment=f"{admin_comment} flexo{{workers=1-2}}")

@@ -140,6 +140,8 @@ def a_job(**changes: object) -> Job:
         "admin_comment": None,
         "account": None,
         "name": "train",
+        "array_id": None,
+        "heterogeneous_id": None,
         "written": b"flexo-satellite base=5 restart=0 grant=g workers=2",
     }
     return Job(**(fields | changes))
@@ -208,6 +210,11 @@ def test_a_comment_that_is_no_text_is_read_as_commands_print_it() -> None:
 def test_a_jobs_name_that_slurm_prints_for_no_name_is_none_with_either_reader(name: str) -> None:
     (job,) = to_jobs([a_job(name=name)], SATELLITES)
     assert job.name == or_empty(name)
+
+
+def test_parts_of_an_array_or_of_a_heterogeneous_job_are_no_whole_jobs() -> None:
+    several = ({}, {"array_id": 7}, {"heterogeneous_id": 7})
+    assert [to_jobs([a_job(**each)], SATELLITES)[0].is_whole for each in several] == [True, False, False]
 
 
 def test_pyslurm_reads_the_release_of_its_version_and_with_a_newer_library_another() -> None:

@@ -645,6 +645,11 @@ function checks.a_satellite_on_a_spare_gpu_is_held_and_never_requeued()
   expect(job.priority == 0 and job.requeue == 0, "should be held, and not be requeued")
 end
 
+function checks.several_satellites_in_one_submission_are_refused()
+  expect_refused(satellite({ array_inx = "0-49" }), { "array" }, SHARED)
+  expect_refused(satellite({ het_job_offset = 0 }), { "components" }, SHARED)
+end
+
 function checks.the_spare_gres_is_refused_to_everybody_else_in_every_spelling()
   for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
     for _, spelling in ipairs({ "spare", "spare:1", "gres:spare:1", "gres/spare:s1:1", "gres/spare=1", "gres/spare:s0=1",

@@ -120,6 +120,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
         account=job.account or "",
         name=or_empty(_written(lambda: job.name)),
+        is_whole=not (job.array_id or job.heterogeneous_id),
     )
 
 

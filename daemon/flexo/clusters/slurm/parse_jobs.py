@@ -60,6 +60,8 @@ class QueueRecord(NamedTuple):
     admin_comment: Annotated[str, "admin_comment"]
     account: Annotated[str, "Account"]
     name: Annotated[str, "Name"]
+    array_tasks: Annotated[str, "ArrayTaskID"]
+    component: Annotated[str, "HetJobOffset"]
     # Fields that not every release has, in the order in which releases brought them.
     excluded_nodes: Annotated[str, "ExcNodes"] = ""
     exclusive: Annotated[str, "Exclusive"] = ""
@@ -170,6 +172,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
         satellite=tag_in(record.comment, partitions, satellites),
         account=or_empty(record.account),
         name=or_empty(record.name),
+        is_whole=is_nothing(record.array_tasks) and is_nothing(record.component),
     )
 
 
