@@ -11,7 +11,7 @@ from typing import Final
 
 from flexo.model.elastic import Grant
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
-from flexo.model.sharing import shared_gpus_in
+from flexo.model.sharing import SPARE, shared_gpus_in
 from flexo_protos.resources import Amount, Devices, Resources, rounded_up
 
 UNKNOWN_OWNER: Final = Principal("")
@@ -153,7 +153,7 @@ def _has_its_size(job: QueuedJob, issued: IssuedGrant, base: QueuedJob, threads_
         return False
     if held.gpus > _gpus_of_worker(base) * issued.workers:
         return False
-    if set(shared_gpus_in(held.devices)) != set(issued.shared_gpus):
+    if {each for each in held.devices if each.name == SPARE} != set(issued.shared_gpus):
         return False
     its_share = base.resources.share(_workers_within(base)) * issued.workers
     devices = Resources(devices=held.devices)
