@@ -53,6 +53,7 @@ local SPARE = "spare" -- the GRES of gres.conf (Name=spare)
 local SHARED_WITH_USER, SHARED_WITH_MCS = 2, 3 -- values of job_desc.shared: --exclusive=user and --exclusive=mcs
 -- What may stand among GRES in a request beside others: Slurm itself writes craynetwork on Cray systems.
 local NO_OTHER_GRES = { gpu = true, none = true, cpu = true, mem = true, craynetwork = true }
+local SPARE_WORD = "%f[%w_%-]" .. SPARE .. "%f[^%w_%-]"
 local PYXIS_IMAGE = "^_SLURM_SPANK_OPTION_pyxis_container_image=(.*)$" -- how sbatch passes --container-image on
 
 -- An error raised with refuse() is a message for the user; every other error is a fault of this file.
@@ -460,15 +461,19 @@ local function claims_to_be_satellite(job)
   return (job.comment or ""):find("^flexo%-satellite ") ~= nil
 end
 
--- Whether a request names the spare GRES, in whatever spelling: as a whole word, in small or capital letters.
-local function asks_for_spare(job_desc)
-  local word = "%f[%w_%-]" .. SPARE .. "%f[^%w_%-]"
-  for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
-    if (job_desc[field] or ""):lower():find(word) then
+-- Whether a request names the spare GRES other than by node, in whatever spelling: as a whole word, in small or
+-- capital letters.
+local function asks_elsewhere_for_spare(job_desc)
+  for _, field in ipairs({ "tres_per_task", "tres_per_job", "tres_per_socket" }) do
+    if (job_desc[field] or ""):lower():find(SPARE_WORD) then
       return true
     end
   end
   return false
+end
+
+local function asks_for_spare(job_desc)
+  return (job_desc.tres_per_node or ""):lower():find(SPARE_WORD) ~= nil or asks_elsewhere_for_spare(job_desc)
 end
 
 local function refuse_spare()
@@ -483,6 +488,11 @@ local function check_shared(job_desc, names)
   if not shared then
     return
   elseif #names == 1 and names[1] == shared and claims_to_be_satellite(job_desc) then
+    check_one_job(job_desc, "be satellites")
+    if asks_elsewhere_for_spare(job_desc) then
+      refuse("a satellite asks for the GRES %s by node alone (--gres=%s:s0:1): flexod compares this with its grant", SPARE,
+        SPARE)
+    end
     job_desc.priority = 0
     job_desc.requeue = 0
   elseif contains(names, shared) then

@@ -15,6 +15,8 @@ from flexo.model.queue import JobKey
 FIRST_S: Final = 60.0
 """The first rest, in seconds. It is also the least time from a failed grant to the next grant of its job."""
 LONGEST_S: Final = 900.0
+_DOUBLINGS: Final = 4
+"""The most doublings: then a rest is LONGEST_S. Without a bound, many failures would overflow a float."""
 
 NO_FAULT: Final = frozenset({FailureReason.PREEMPTED, FailureReason.SLOW_GPU})
 """Reasons after which the job does not rest, because it has done nothing wrong."""
@@ -26,8 +28,14 @@ class _Backoff:
     until: float = 0.0
 
     def again(self, now: float) -> _Backoff:
-        wait = min(LONGEST_S, FIRST_S * 2.0**self.failures)
+        wait = min(LONGEST_S, FIRST_S * 2.0 ** min(self.failures, _DOUBLINGS))
         return _Backoff(self.failures + 1, now + wait)
+
+    def after_refused(self, now: float) -> _Backoff:
+        """The backoff after a grant whose satellite the cluster refused."""
+        if self.until > now:  # this grant was issued together with others that failed
+            return _Backoff(self.failures, max(self.until, now + FIRST_S))
+        return self.again(now)
 
     def after_unused(self, until: float, now: float) -> _Backoff:
         """The backoff after a grant whose satellite never ran. From the second such grant in a row on, the
@@ -54,7 +62,7 @@ class Backoffs:
             return
         job = self._jobs.get(grant.job, _Backoff())
         if reason is FailureReason.REFUSED:
-            self._jobs[grant.job] = job.again(now)
+            self._jobs[grant.job] = job.after_refused(now)
             return
         node = self._nodes.get((grant.job, grant.node), _Backoff())
         self._nodes[grant.job, grant.node] = node.again(now)

@@ -11,7 +11,7 @@ from typing import Final
 
 from flexo.model.elastic import Grant
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
-from flexo.model.sharing import shared_gpus_in
+from flexo.model.sharing import SPARE, shared_gpus_in
 from flexo_protos.resources import Amount, Devices, Resources, rounded_up
 
 UNKNOWN_OWNER: Final = Principal("")
@@ -127,13 +127,14 @@ def is_left_over(job: QueuedJob, issued: IssuedGrant) -> bool:
 
 
 def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
-    """Whether `job` was never requeued, and is on one node: the granted one.
+    """Whether `job` is one job, was never requeued, and is on one node: the granted one.
 
-    Tasks of an array gain nothing: only one queued job counts for a grant.
+    A record that stands for several jobs would let all of them start by one grant.
     """
     where = job.nodes or tuple(job.required_nodes)
     return (
-        where == (issued.node,)
+        job.is_whole
+        and where == (issued.node,)
         and job.num_nodes == 1
         and len(job.partitions) == 1
         and issued.partition in ("", job.partitions[0])
@@ -152,7 +153,7 @@ def _has_its_size(job: QueuedJob, issued: IssuedGrant, base: QueuedJob, threads_
         return False
     if held.gpus > _gpus_of_worker(base) * issued.workers:
         return False
-    if set(shared_gpus_in(held.devices)) != set(issued.shared_gpus):
+    if {each for each in held.devices if each.name == SPARE} != set(issued.shared_gpus):
         return False
     its_share = base.resources.share(_workers_within(base)) * issued.workers
     devices = Resources(devices=held.devices)

@@ -68,7 +68,8 @@ class NvmlDevice:
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml, self._handle = nvml, nvml.nvmlDeviceGetHandleByIndex(index)
-        self.name = gpu_name(index)
+        # The cluster numbers GPUs by their device files, /dev/nvidiaN. NVML's own order may differ.
+        self.name = gpu_name(int(nvml.nvmlDeviceGetMinorNumber(self._handle)))
         model = nvml.nvmlDeviceGetName(self._handle)
         self.model = model.decode() if isinstance(model, bytes) else str(model)
         self.memory_total = int(nvml.nvmlDeviceGetMemoryInfo(self._handle).total)

@@ -136,7 +136,7 @@ def checked_gpu(name: str) -> str:
 
 
 def gpu_name(number: int) -> str:
-    """The coordinator's name of the GPU with this number on the node, as NVML and the cluster count."""
+    """The coordinator's name of the GPU with this number on the node: N of /dev/nvidiaN."""
     return f"gpu{number}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from controller_world import BOB, slurm_job
 from flat_records import change_job
 from shared_gpus_world import SharingWorld
 
+from flexo.control.shared_gpus import ASKED_AT_ONCE
 from flexo.metrics.present import Present
 from flexo.model.queue import JobState, SatelliteTag
 from flexo.model.sharing import GpuUse, shared_gpu
@@ -82,6 +84,16 @@ def test_a_satellite_that_asks_for_another_gpu_than_the_granted_one_stays_held(w
     assert world.cluster.released == []
 
 
+def test_satellites_that_are_several_jobs_in_one_record_stay_held(world):
+    full(world)
+    leader = world.opportunist(10, "1-1")
+    world.controller.cycle()
+    (satellite,) = leader.own.values()
+    world.cluster.queue[satellite] = replace(world.cluster.queue[satellite], is_whole=False)
+    world.go(10)
+    assert satellite not in world.cluster.released
+
+
 def test_nothing_is_granted_before_the_leader_is_there(world):
     full(world)
     leader = world.opportunist(10, "1-1")
@@ -148,6 +160,27 @@ def test_indices_that_do_not_agree_with_the_jobs_record_are_worth_nothing(world)
     world.opportunist(10, "1-1")
     world.go(10)
     assert not world.used_by(10)
+
+
+def test_jobs_whose_indices_do_not_agree_cost_few_commands(world):
+    world.cluster.sizes = {f"t{number}": 2 for number in range(1, 31)}
+    for number in range(1, 31):
+        world.host(number, f"t{number}", 0)
+        world.cluster.indices[number] = frozenset({(f"t{number}", 0), (f"t{number}", 1)})
+    world.opportunist(100, "1-1")
+    asked = []
+    for _ in range(10):
+        world.controller.cycle()
+        asked.append(len(world.cluster.asked))
+        world.cluster.pass_time(2.0)
+    assert asked[:3] == [ASKED_AT_ONCE, 2 * ASKED_AT_ONCE, 30]
+    assert asked[-1] == 30
+    world.cluster.indices[1] = frozenset({("t1", 0)})
+    for _ in range(2):
+        world.cluster.pass_time(300.0)
+        for _ in range(5):
+            world.controller.cycle()
+    assert Counter(world.cluster.asked) == {str(number): 3 for number in range(2, 31)} | {"1": 2}
 
 
 def test_nobody_comes_before_the_guarantee_job_is_steady(world):

@@ -71,7 +71,10 @@ def test_a_satellite_that_holds_devices_beyond_its_grant_and_its_base_is_none(tm
     assert counts(granted, Devices("nic", amount=3))
     assert not counts(granted, Devices("nic", amount=4))
     assert not counts(granted, spare)
-    assert counts(replace(granted, resources=Resources(3, 3, devices=(spare,))), spare)
+    shares = replace(granted, resources=Resources(3, 3, devices=(spare,)))
+    assert counts(shares, spare)
+    assert not counts(shares, spare, Devices("spare"))
+    assert not counts(shares, replace(spare, amount=2))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster, ClusterState, SharesGpus
 from flexo.control.recent_errors import RecentErrors
@@ -12,6 +13,10 @@ from flexo.model.queue import JobKey, JobState, QueuedJob, WaitReason
 from flexo.sharing.hosts import Gpu, HeldGpus, consents
 from flexo.sharing.settings import SharingSettings
 
+ASKED_AT_ONCE: Final = 10
+"""The most jobs about whose GPUs one cycle asks. Each takes a command."""
+_ASK_AGAIN_S: Final = 300.0
+
 
 class SharedGpus:
     """The facts about shared GPUs that one poll does not show. For the controller's thread alone."""
@@ -20,21 +25,30 @@ class SharedGpus:
         self._cluster = cluster if settings.partition and isinstance(cluster, SharesGpus) else None
         self._errors = errors
         self._held: dict[JobKey, frozenset[Gpu]] = {}
+        self._ask_again_at: dict[JobKey, float] = {}
+        """The jobs for which the cluster's answer did not agree with its record, each with the next time."""
 
     def held(self, state: ClusterState, jobs: Iterable[ElasticJob]) -> HeldGpus:
         """The GPUs of each job that shares its own. Raises ClusterUnreachable.
 
-        A job holds the same GPUs until it ends, so the cluster is asked once.
+        A job holds the same GPUs until it ends, so the cluster is asked once. Users can forge an answer that
+        does not agree with the record, so such a job is asked about again only after a while.
         """
         if self._cluster is None:
             return {}
         queue = {job.key: job for job in state.jobs}
         sharing = {job.key for job in jobs if consents(job)}
         self._held = {key: gpus for key, gpus in self._held.items() if key in sharing}
-        for key in sharing - self._held.keys():
-            base = queue[key]
-            if base.state is JobState.RUNNING and (gpus := self._ask(self._cluster, base)):
+        self._ask_again_at = {key: at for key, at in self._ask_again_at.items() if key in sharing}
+        running = [key for key in sharing - self._held.keys() if queue[key].state is JobState.RUNNING]
+        due = sorted((self._ask_again_at.get(key, 0.0), key) for key in running)
+        for at, key in due[:ASKED_AT_ONCE]:
+            if at > state.at:
+                break
+            if gpus := self._ask(self._cluster, queue[key]):
                 self._held[key] = gpus
+            else:
+                self._ask_again_at[key] = state.at + _ASK_AGAIN_S
         return self._held
 
     def _ask(self, cluster: SharesGpus, base: QueuedJob) -> frozenset[Gpu]:

@@ -187,6 +187,8 @@ class QueuedJob:
     """The name that its user chose, for people."""
     remedy: str = ""
     """What lets the pending job start, as a sentence with the cluster's commands; "": nothing but time."""
+    is_whole: bool = True
+    """Whether the record is one job: it neither stands for several jobs, nor for a part of a job."""
     unreadable: str = ""
     """The reason why flexod cannot read the job's record; "": it can.
 

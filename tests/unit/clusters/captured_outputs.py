@@ -2,7 +2,7 @@
 
 Nodes: t1-t3 with 4 v100, u1 with 2 v100 and 2 a100, i1 with 4 untyped GPUs (drained, with a reason of two
 lines), c1 with none. One job has a comment and a name that forge a line of squeue's output. The names of the
-jobs were added later.
+jobs and their places in arrays were added later.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from captured_outputs import RELEASES, SEPARATOR, Recorded, jobs_of
 from flat_records import make_node
+from small_scripts import script
 
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.adapter import SlurmCluster, without_exclusive_nodes, without_foreign_tags
@@ -174,3 +175,16 @@ def test_the_tag_of_another_users_satellite_does_not_count() -> None:
 def test_what_made_a_node_unusable_before_stays_said() -> None:
     node = make_node("t3", 4, 0, 8, 0, 4000, 0, frozenset({"train"}), unusable="MIXED+DRAIN: fan")
     assert without_exclusive_nodes([node], [jobs_of("22.05")["exclusive"]]) == (node,)
+
+
+def test_a_job_that_slurm_has_just_forgotten_holds_no_gpus(commands_in: Path) -> None:
+    cluster = SlurmCluster(SlurmSettings(timeout_s=60.0))
+    script(commands_in, "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert cluster.gpus_of("7", ["t1"]) == frozenset()
+    script(
+        commands_in,
+        "scontrol",
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1",
+    )
+    with pytest.raises(ClusterUnreachable):
+        cluster.gpus_of("7", ["t1"])

@@ -23,6 +23,7 @@ from flexo.clusters.slurm.parse_jobs import (
 from flexo.clusters.slurm.text import BadValue
 from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
+from flexo_protos.resources import Devices
 
 REQUIRED = fields_to_ask("")
 C_STRINGS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -173,6 +174,27 @@ def test_exclusive_says_what_oversubscribe_said_where_both_are_printed() -> None
     for release in ("22.05", "24.11"):
         assert "Exclusive" not in fields_to_ask(captured(release, "squeue_help"))
     assert fields_to_ask(captured("26.05", "squeue_help"))[-2:] == ("ExcNodes", "Exclusive")
+
+
+def test_devices_count_in_whatever_way_they_are_asked_for() -> None:
+    by_node = {"num_nodes": "1", "tasks": "2", "sockets": "1", "tres_per_node": "gres/spare:s0:1"}
+    assert job_of(**by_node, tres_per_task="cpu=1,license/a:1").resources.devices == (
+        Devices("spare", "s0", 1),
+    )
+    for field, amount in (("tres_per_task", 2), ("tres_per_socket", 1), ("tres_per_job", 1)):
+        devices = job_of(**by_node, **{field: "gres/spare:s1:1"}).resources.devices
+        assert devices == (Devices("spare", "s0", 1), Devices("spare", "s1", amount))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_array_and_its_tasks_are_no_whole_jobs(release: str) -> None:
+    jobs = jobs_of(release)
+    assert {name for name, job in jobs.items() if not job.is_whole} == {"array", "array task", "array task 2"}
+
+
+def test_a_component_of_a_heterogeneous_job_is_no_whole_job() -> None:
+    assert job_of().is_whole
+    assert not job_of(component="0").is_whole
 
 
 @given(C_STRINGS, C_STRINGS)

@@ -26,6 +26,7 @@ from flexo.clusters.slurm.releases import Release, read_by_pyslurm
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.text import or_empty
 from flexo.model.queue import JobState, SatelliteTag
+from flexo_protos.resources import Devices
 
 SATELLITES = frozenset({"flex"})
 
@@ -128,6 +129,7 @@ def a_job(**changes: object) -> Job:
         "allocated_nodes": "t[1-2]",
         "num_nodes": 2,
         "cpus": 2,
+        "ntasks": 2,
         "requested_tres": tres(600, gpu=2),
         "allocated_tres": tres(600, gpu=2, gpu_v100=2),
         "tres_per_task": None,
@@ -140,6 +142,8 @@ def a_job(**changes: object) -> Job:
         "admin_comment": None,
         "account": None,
         "name": "train",
+        "array_id": None,
+        "heterogeneous_id": None,
         "written": b"flexo-satellite base=5 restart=0 grant=g workers=2",
     }
     return Job(**(fields | changes))
@@ -208,6 +212,17 @@ def test_a_comment_that_is_no_text_is_read_as_commands_print_it() -> None:
 def test_a_jobs_name_that_slurm_prints_for_no_name_is_none_with_either_reader(name: str) -> None:
     (job,) = to_jobs([a_job(name=name)], SATELLITES)
     assert job.name == or_empty(name)
+
+
+def test_devices_asked_for_by_task_count_beside_those_asked_for_by_node() -> None:
+    per_task = tres(0, **{"gres/spare_s1": 1})
+    (job,) = to_jobs([a_job(gres_per_node={"gres/spare:s0": 1}, tres_per_task=per_task)], SATELLITES)
+    assert job.resources.devices == (Devices("spare", "s0", 2), Devices("spare", "s1", 2))
+
+
+def test_parts_of_an_array_or_of_a_heterogeneous_job_are_no_whole_jobs() -> None:
+    several = ({}, {"array_id": 7}, {"heterogeneous_id": 7})
+    assert [to_jobs([a_job(**each)], SATELLITES)[0].is_whole for each in several] == [True, False, False]
 
 
 def test_pyslurm_reads_the_release_of_its_version_and_with_a_newer_library_another() -> None:

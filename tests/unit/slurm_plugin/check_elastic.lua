@@ -665,6 +665,19 @@ function checks.a_satellite_on_a_spare_gpu_is_held_and_never_requeued()
   expect(job.priority == 0 and job.requeue == 0, "should be held, and not be requeued")
 end
 
+function checks.several_satellites_in_one_submission_are_refused()
+  expect_refused(satellite({ array_inx = "0-49" }), { "array" }, SHARED)
+  expect_refused(satellite({ het_job_offset = 0 }), { "components" }, SHARED)
+end
+
+function checks.a_satellite_asks_for_spare_gpus_by_node_alone()
+  for _, field in ipairs({ "tres_per_task", "tres_per_job", "tres_per_socket" }) do
+    expect_refused(satellite({ [field] = "gres/spare:s0:1" }), { "spare", "--gres" }, SHARED)
+    expect_refused(satellite({ [field] = "cpu=1,gres:SPARE" }), { "spare", "--gres" }, SHARED)
+    expect_accepted(satellite({ [field] = "cpu=1" }), nil, SHARED)
+  end
+end
+
 function checks.the_spare_gres_is_refused_to_everybody_else_in_every_spelling()
   for _, field in ipairs({ "tres_per_node", "tres_per_task", "tres_per_job", "tres_per_socket" }) do
     for _, spelling in ipairs({ "spare", "spare:1", "gres:spare:1", "gres/spare:s1:1", "gres/spare=1", "gres/spare:s0=1",

@@ -14,13 +14,14 @@ from flexo.clusters.base import (
     ActionRefused,
     ClusterState,
     ClusterTraits,
+    ClusterUnreachable,
     JobEnd,
     Priority,
     Site,
     UserShares,
 )
 from flexo.clusters.slurm.borrowed import let_have
-from flexo.clusters.slurm.commands import SlurmCommands
+from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.ends import read_ends
 from flexo.clusters.slurm.held_gpus import held_gpus
 from flexo.clusters.slurm.parse_config import parse_traits
@@ -111,10 +112,17 @@ class SlurmCluster:
         return read_ends(self._commands, keys)
 
     def gpus_of(self, job: str, nodes: Collection[str]) -> frozenset[tuple[str, int]]:
-        """The GPUs that a job holds on its nodes, as slurmctld records them (GRES=gpu:2(IDX:0-1))."""
-        return held_gpus(
-            self._commands.read("scontrol", "--details", "show", "job", "--oneliner", job), nodes
-        )
+        """The GPUs that a job holds on its nodes, as slurmctld records them (GRES=gpu:2(IDX:0-1)).
+
+        Empty if slurmctld has forgotten the job since the poll.
+        """
+        try:
+            shown = self._commands.run(("scontrol", "--details", "show", "job", "--oneliner", job), {})
+        except CommandFailed as failure:
+            if "invalid job id" in failure.said.lower():
+                return frozenset()
+            raise ClusterUnreachable(str(failure)) from failure
+        return held_gpus(shown, nodes)
 
     def release(self, job: str) -> None:
         """Release a job that the plugin has held (job_submit_elastic.lua). It keeps its place by its age."""

@@ -4,8 +4,9 @@ pyslurm shows less than Slurm's commands do, so it is used only where that is en
 
 - It has no GresUsed: GPUs in use are known only as tracked resources (AccountingStorageTRES, which takes
   slurmdbd).
-- GPUs asked for per job or per socket are not parsed: the job's tracked resources stand in, and the type of
-  those GPUs is known only where the type is tracked too.
+- What is asked for per job or per socket is not parsed. The job's tracked GPUs stand in, and the type of
+  those GPUs is known only where the type is tracked too. Other devices asked for in these ways are not seen:
+  job_submit_elastic.lua refuses them to satellites.
 - get_resource_layout_per_node() must not be called: 26.05 has changed what it reads.
 """
 
@@ -93,7 +94,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         cpus=job.cpus,
         memory_mib=_memory_mib(held) or _memory_mib(asked),
         gpu_type=on_each.gpu_type or per_task.gpu_type or total.gpu_type,
-        devices=(on_each * max(1, job.num_nodes)).devices,
+        devices=(on_each * max(1, job.num_nodes) + per_task * job.ntasks).devices,
     )
     exclusive = job.resource_sharing not in ("OK", "YES")
     required_nodes = frozenset(expand(job.required_nodes or ""))
@@ -121,6 +122,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         account=job.account or "",
         name=or_empty(_written(lambda: job.name)),
         remedy=remedy(job.state_reason, job.id) if STATES[job.state] is JobState.PENDING else "",
+        is_whole=not (job.array_id or job.heterogeneous_id),
     )
 
 

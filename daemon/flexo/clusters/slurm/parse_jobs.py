@@ -60,6 +60,8 @@ class QueueRecord(NamedTuple):
     admin_comment: Annotated[str, "admin_comment"]
     account: Annotated[str, "Account"]
     name: Annotated[str, "Name"]
+    array_tasks: Annotated[str, "ArrayTaskID"]
+    component: Annotated[str, "HetJobOffset"]
     # Fields that not every release has, in the order in which releases brought them.
     excluded_nodes: Annotated[str, "ExcNodes"] = ""
     exclusive: Annotated[str, "Exclusive"] = ""
@@ -171,6 +173,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
         account=or_empty(record.account),
         name=or_empty(record.name),
         remedy=remedy(record.reason, number(record.job_id)) if state is JobState.PENDING else "",
+        is_whole=is_nothing(record.array_tasks) and is_nothing(record.component),
     )
 
 
@@ -243,26 +246,29 @@ def request_of(
 
 def _resources(record: QueueRecord, num_nodes: int) -> Resources:
     """The resources that a job holds, or requests in all."""
-    asked, held = _gpus_asked(record, num_nodes), tres(record.tres)
+    asked, held = _asked(record, num_nodes), tres(record.tres)
     return Resources(
         gpus=held.gpus or asked.gpus,
         cpus=number(record.cpus),
         memory_mib=held.memory_mib,
         gpu_type=asked.gpu_type or held.gpu_type,
-        devices=(generic_resources(record.tres_per_node) * max(1, num_nodes)).devices,
+        devices=asked.devices,
     )
 
 
-def _gpus_asked(record: QueueRecord, num_nodes: int) -> Resources:
-    """All GPUs that the job requests, for sites that do not track GPUs (else tres-alloc has the sum)."""
+def _asked(record: QueueRecord, num_nodes: int) -> Resources:
+    """All GPUs and other devices that the job requests.
+
+    The GPUs are for sites that do not track them (else tres-alloc has the sum). One way to request GPUs may
+    repeat another. Devices of all ways count, so that a job holds none that nobody sees.
+    """
     sockets = int(record.sockets) if record.sockets.isdecimal() else 1
     requests = (
         (record.tres_per_job, 1),
-        (record.tres_per_node, num_nodes),
+        (record.tres_per_node, max(1, num_nodes)),
         (record.tres_per_task, number(record.tasks)),
         (record.tres_per_socket, sockets * num_nodes),
     )
-    for text, times in requests:
-        if not is_nothing(text) and (one := generic_resources(text)).gpus:
-            return one * times
-    return Resources()
+    asked = [generic_resources(text) * times for text, times in requests]
+    gpus = next((each for each in asked if each.gpus), Resources())
+    return replace(gpus, devices=sum(asked, Resources()).devices)

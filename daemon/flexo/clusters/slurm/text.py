@@ -12,6 +12,8 @@ _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _PIECES = frozenset({"shard", "mps"})
 """The generic resources that hand a GPU out in pieces."""
+_NOT_GENERIC = frozenset({"cpu", "mem", "node", "energy", "billing"})
+"""What a job may request beside generic resources: `--tres-per-task=cpu=1,gres/gpu:1,license/matlab:1`."""
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -68,8 +70,8 @@ def generic_resources(text: str) -> Resources:
     """The GPUs and other devices in a list of generic resources, as nodes have and jobs ask for them.
 
     `gpu:v100:4(S:0-1)`, `gpu:(null):2(IDX:0,2)`, `gres:gpu:4` (up to 23.11), `gres/gpu:v100:2` (later),
-    `gres/gpu=2`. The type of GPUs is "" when none is named or several are. Pieces of GPUs (shard, mps) and
-    what is not counted one by one (`no_consume`, `4G`) are left out.
+    `gres/gpu=2`. The type of GPUs is "" when none is named or several are. Pieces of GPUs (shard, mps), what
+    is not counted one by one (`no_consume`, `4G`) and what is not generic (`cpu=1`) are left out.
     """
     words = () if is_nothing(text) else _words(text)
     found = [each for each in map(_devices, words) if each is not None]
@@ -94,7 +96,7 @@ def _words(text: str) -> list[str]:
 
 def _devices(word: str) -> Devices | None:
     name, *parts = re.split("[:=]", word.removeprefix("gres:").removeprefix("gres/"))
-    if not name or name in _PIECES or "no_consume" in parts:
+    if not name or name in _PIECES or "no_consume" in parts or name in _NOT_GENERIC or "/" in name:
         return None
     if parts and parts[-1].isdecimal():
         return Devices(name, ":".join(parts[:-1]), int(parts[-1]))
