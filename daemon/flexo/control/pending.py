@@ -36,8 +36,7 @@ def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
         f" it starts with {workers(job.elastic.workers.min)}, like any other job"
     ]
     if job.wait.is_for_resources:
-        if job.resources.gpus:
-            told.append(_needs(job, state) + _satellites(job, view))
+        told += _satellites(job, view)
         told += _turn(job, view)
     told += _start(job, state.at)
     if job.remedy:
@@ -92,8 +91,8 @@ def _its_nodes(job: QueuedJob, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.partitions & partitions and kind in ("", node.gpu_type)]
 
 
-def _satellites(job: QueuedJob, view: View) -> str:
-    """What satellites hold of these nodes."""
+def _satellites(job: QueuedJob, view: View) -> list[str]:
+    """A sentence on what satellites hold of the job's nodes."""
     names = {node.name for node in _its_nodes(job, view.state.nodes if view.state else ())}
     held = total(
         grant.workers * shown.job.shape.gpus
@@ -101,7 +100,7 @@ def _satellites(job: QueuedJob, view: View) -> str:
         for grant in shown.job.grants
         if grant.node in names and not grant.shared_gpus
     )
-    return f"; satellites hold {held} more, which they give back if that lets it start" if held else ""
+    return [f"satellites hold {held} GPUs there, which they give back if that lets it start"] if held else []
 
 
 def _start(job: QueuedJob, now: float) -> list[str]:

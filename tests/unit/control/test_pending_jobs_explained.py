@@ -47,7 +47,7 @@ def test_a_job_that_waits_for_gpus_says_how_many_it_needs_and_how_many_of_its_pa
     assert headline_of_pending(job, state) == (
         "0 of 4-4 workers: pending, for resources (Resources): it needs 4 GPUs, and 2 are idle"
     )
-    assert "train has only 8" in told(pending(7, gpus=9))
+    assert "train has only 8" in headline_of_pending(pending(7, gpus=9), state)
 
 
 def test_its_place_is_that_of_the_policy_or_else_of_the_clusters_priorities() -> None:
