@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -69,9 +70,8 @@ class Member:
         self.tell(Told(Kind.QUEUED, reason))
 
     def close(self) -> None:
-        """Forget the process."""
+        """Forget the process. Its connection is the coordinator's to close."""
         self.gone = True
-        self.connection.close()
         if self.order is not None:
             self.order.page.halves[GatePage.STATE] = GateState.CLOSED
             self.order.page.close()
@@ -120,9 +120,13 @@ def _pidfd(pid: int) -> int | None:
 
 @dataclass
 class SharedGpu:
-    """One GPU. `rules`: the law's numbers."""
+    """One GPU. `rules`: the law's numbers.
+
+    `hang_up`: called with the connection of each member that counts no longer, to close it.
+    """
 
     device: Device
+    hang_up: Callable[[socket.socket], None]
     rules: law.Rules = field(default_factory=law.Rules)
 
     def __post_init__(self) -> None:
@@ -155,7 +159,7 @@ class SharedGpu:
             return
         for former in [each for each in self.guarantees if each.caller == member.caller]:
             self.guarantees.remove(former)
-            former.close()
+            self._close(former)
         self.guarantees.append(member)
         member.accept()
 
@@ -170,15 +174,18 @@ class SharedGpu:
                 member.gone = True
                 return
             self.guarantees.remove(member)
+        self._close(member)
+
+    def _close(self, member: Member) -> None:
+        self.hang_up(member.connection)
         member.close()
 
     def tick(self, now_s: float, complete: bool) -> None:
         """Look, decide, and write the orders. `complete`: all jobs have had the time to introduce
         themselves.
         """
-        for member in [each for each in self.guarantees if not each.alive]:
-            self.guarantees.remove(member)
-            member.close()
+        for member in [each for each in self.members() if not each.alive]:
+            self.lost(member)  # a child that it forked may keep its connection open
         self._end_evictions()
         self._seat()
         self._law, order = law.decide(self._law, self._seen(now_s, complete), self.rules)
@@ -326,7 +333,7 @@ class SharedGpu:
     def close(self) -> None:
         """Close all gates."""
         for member in self.members():
-            member.close()
+            self._close(member)
 
 
 def _consent(candidate: Member, guarantee: Member | None) -> bool:
