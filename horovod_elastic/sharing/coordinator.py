@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import selectors
 import signal
 import socket
@@ -33,7 +34,7 @@ SETTLE_S = 3.0
 INTRODUCTION_S = 2.0
 """A caller that has said nothing for this long is hung up on."""
 MOST_CALLERS = 64
-"""Connections of one user."""
+"""Processes of one user, with those that live on without their connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,11 @@ class Coordinator:
         self._strangers[connection] = Stranger(caller, time.monotonic())
         self._selector.register(connection, selectors.EVENT_READ)
         if self._calls_of(caller.uid) > MOST_CALLERS:
-            self._refuse(connection, f"this user has {MOST_CALLERS} connections already")
+            self._refuse(connection, f"this user has {MOST_CALLERS} processes here already")
 
     def _calls_of(self, uid: int) -> int:
         strangers = (stranger.caller for stranger in self._strangers.values())
-        members = (member.caller for member, _ in self._members.values())
+        members = (member.caller for gpu in self._gpus.values() for member in gpu.members())
         return sum(caller.uid == uid for caller in (*strangers, *members))
 
     def _introduce(self, connection: socket.socket) -> None:
@@ -198,6 +199,8 @@ class Coordinator:
 
 def serve(folder: Path, devices: Sequence[Device]) -> None:
     """Serve until SIGTERM or SIGINT."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each process here takes four descriptors
     coordinator = Coordinator(folder, devices)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: coordinator.end())

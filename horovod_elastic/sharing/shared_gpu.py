@@ -27,7 +27,8 @@ SHARE_WINDOW_S = 10.0
 class Member:
     """One process that shares a GPU, or waits for one. `caller`: who it is, by the kernel.
 
-    `order`: its gate page, made when it is accepted. `gone`: its connection is closed.
+    `order`: its gate page, made when it is accepted. `gone`: its connection is closed, or it had
+    ended before.
     """
 
     def __init__(
@@ -38,15 +39,23 @@ class Member:
         self.order: GatePage | None = None
         self.gone = False
         self.met = 0
-        self._process = _pidfd(caller.pid)
+        self._process: int | None = None
+        try:
+            self._process = os.pidfd_open(caller.pid)
+        except ProcessLookupError:
+            self.gone = True
+        except OSError:  # no descriptor is left, or the process is in another namespace
+            pass
         self._seen = [0, 0]
         for ring in self._rings():  # what it told a former coordinator is nobody's baseline
             self.new(ring)
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and not select.select([self._process], [], [], 0)[0]
+        """Whether the process lives. One that cannot be watched lives as long as its connection."""
+        if self._process is None:
+            return not self.gone
+        return not select.select([self._process], [], [], 0)[0]
 
     def tell(self, told: Told, *pages: Page) -> None:
         """Say something to the process. One that does not listen is not waited for."""
@@ -111,13 +120,6 @@ class Member:
         return status.Member(self.hello.role, self.hello.job, pid, uid, steps, memory, moved, stale, peak)
 
 
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # it has ended already
-        return None
-
-
 @dataclass
 class SharedGpu:
     """One GPU. `rules`: the law's numbers.
@@ -161,7 +163,14 @@ class SharedGpu:
             self.guarantees.remove(former)
             self._close(former)
         self.guarantees.append(member)
-        member.accept()
+        self._accept(member)
+
+    def _accept(self, member: Member) -> None:
+        try:
+            member.accept()
+        except OSError:  # no descriptor is left for its page: it will call again
+            self.hang_up(member.connection)
+            self.lost(member)
 
     def lost(self, member: Member) -> None:
         """A connection has ended. A guarantee job that lives on still counts, and closes the gate."""
@@ -228,7 +237,7 @@ class SharedGpu:
                     self.waiting.remove(candidate)
                     self.opportunistic = candidate
                     self._worked.clear()
-                    candidate.accept()
+                    self._accept(candidate)
                     break
         self._introduce(guarantee)
 

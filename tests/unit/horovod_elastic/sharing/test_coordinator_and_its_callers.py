@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod_elastic.sharing import coordinator as service
 from horovod_elastic.sharing import introduction, status
 from horovod_elastic.sharing.coordinator import Coordinator
 from horovod_elastic.sharing.devices import PretendedDevice
@@ -56,8 +58,10 @@ def caller(folder: Path, role: Role, then: str = "") -> Iterator[subprocess.Pope
     """A process in a session of its own. Its answer is the first line that it prints."""
     command = [sys.executable, "-c", CALLER, str(folder), role.value, then]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as started:
-        yield started
-        os.killpg(started.pid, signal.SIGKILL)
+        try:
+            yield started
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -65,10 +69,19 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def introduced(folder: Path, role: Role) -> tuple[socket.socket, Told]:
+def introduced(folder: Path, role: Role, page: Page | None = None) -> tuple[socket.socket, Told]:
     connection = introduction.connect(folder, timeout_s=30)
-    introduction.send(connection, Hello(GPU, role).encoded(), Page.make("page").descriptor)
+    introduction.send(connection, Hello(GPU, role).encoded(), (page or Page.make("page")).descriptor)
     return connection, introduction.told_of(introduction.receive(connection)[0])
+
+
+def is_refused(folder: Path) -> bool:
+    try:
+        connection, told = introduced(folder, Role.GUARANTEE)
+    except ConnectionError:  # the coordinator hung up before it read the introduction
+        return True
+    connection.close()
+    return told.kind is Kind.REFUSED
 
 
 def members(folder: Path) -> list[status.Member]:
@@ -113,3 +126,53 @@ def test_a_process_that_introduces_itself_twice_and_hangs_up_leaves_the_coordina
         connection, told = introduced(tmp_path, Role.GUARANTEE)
         assert told.kind is Kind.ACCEPTED
         connection.close()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("coordinator")
+def test_processes_that_live_on_without_their_connection_count_among_a_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_CALLERS", 2)
+    hang_up = "connection.close()"
+    with (
+        caller(tmp_path, Role.GUARANTEE, hang_up) as first,
+        caller(tmp_path, Role.GUARANTEE, hang_up) as other,
+    ):
+        assert said(first) == said(other) == Kind.ACCEPTED.value
+        assert is_refused(tmp_path)
+    wait(lambda: not is_refused(tmp_path))
+
+
+@pytest.mark.usefixtures("coordinator")
+@pytest.mark.parametrize("role", Role)
+def test_a_coordinator_without_descriptors_for_a_page_hangs_up_and_serves_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role
+) -> None:
+    def make(name: str) -> Page:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    page = Page.make("page")
+    with monkeypatch.context() as full:
+        full.setattr(Page, "make", make)
+        connection = introduction.connect(tmp_path, timeout_s=30)
+        introduction.send(connection, Hello(GPU, role).encoded(), page.descriptor)
+        assert introduction.receive(connection)[0] == b""
+    assert introduced(tmp_path, role)[1].kind is Kind.ACCEPTED
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_guarantee_job_that_cannot_be_watched_closes_the_gate_while_it_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", watch)
+    connection, told = introduced(tmp_path, Role.GUARANTEE)
+    assert told.kind is Kind.ACCEPTED
+    wait(lambda: members(tmp_path))
+    time.sleep(2 * service.STATUS_S)
+    assert members(tmp_path)
+    connection.close()
+    wait(lambda: not members(tmp_path))
