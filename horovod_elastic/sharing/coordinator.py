@@ -146,7 +146,7 @@ class Coordinator:
         gpu.join(member)
 
     def _evict(self, connection: socket.socket, gpu: str) -> None:
-        """End the opportunistic job on a GPU, for root or this service's own user. Raises BadMessage."""
+        """End the opportunistic jobs on a GPU, for root or this service's own user. Raises BadMessage."""
         self._check(gpu)
         if self._strangers[connection].caller.uid not in (0, os.getuid()):
             raise BadMessage("only root and the coordinator's user may end the job of another one")

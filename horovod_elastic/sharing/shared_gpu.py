@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from horovod_elastic.sharing import futex, introduction, law, status
-from horovod_elastic.sharing.departure import Departure
+from horovod_elastic.sharing.departure import Departure, began_s
 from horovod_elastic.sharing.devices import Device
 from horovod_elastic.sharing.environment import EVERYBODY, Role
 from horovod_elastic.sharing.introduction import Caller, Hello, Kind, Told
@@ -22,6 +23,9 @@ from horovod_elastic.sharing.watchdog import is_stale
 
 SHARE_WINDOW_S = 10.0
 """The opportunistic job's share is that of the last seconds."""
+GIVEN_S = 60.0
+"""So long after an eviction, no gate opens without a guarantee job: a satellite that was only starting then
+is taken back meanwhile."""
 
 
 class Member:
@@ -77,6 +81,13 @@ class Member:
             self.order = None
         self.met = 0
         self.tell(Told(Kind.QUEUED, reason))
+
+    def evict(self) -> None:
+        """Have the job's supervisor end it."""
+        if self.order is not None:
+            self.order.page.halves[GatePage.STATE] = GateState.EVICTED
+            self.order.page.beat()
+            futex.wake(self.order.page.address)
 
     def close(self) -> None:
         """Forget the process. Its connection is the coordinator's to close."""
@@ -138,20 +149,39 @@ class SharedGpu:
         self._law = law.State()
         self._order = Order(GateState.CLOSED, 0, 0.0, 1, "just started")
         self._worked: deque[tuple[float, int]] = deque()
-        self._departure: Departure | None = None
-        """The end of the opportunistic job that has to leave at once."""
+        self._leaving: list[Member] = []
+        """Opportunistic jobs that have to end at once."""
+        self._departures: list[Departure] = []
+        """The ends of those that may hold the GPU."""
+        self._evicted_s = -math.inf
+        """When the GPU was given to a job that shares with nobody, by CLOCK_BOOTTIME."""
         self._evictors: list[socket.socket] = []
         """Those who wait for its end."""
 
     def evict(self, caller: socket.socket) -> None:
-        """End the opportunistic job at once, and tell the caller when it is gone."""
-        if self._departure is None and self.opportunistic is not None:
-            self._departure = Departure(self.opportunistic.caller.pid)
+        """End all opportunistic jobs at once, and tell the caller when they are gone."""
+        self._evicted_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for member in [*self._seated(), *self.waiting]:
+            self._departures.append(Departure(member.caller.pid))
+            self._send_away(member)
         self._evictors.append(caller)
+
+    def _send_away(self, member: Member) -> None:
+        if member is self.opportunistic:
+            self.opportunistic = None
+        if member in self.waiting:
+            self.waiting.remove(member)
+        self._leaving.append(member)
+        if member.order is None:
+            self._accept(member)
+        member.evict()
 
     def join(self, member: Member) -> None:
         """A process has introduced itself. If the same process did before, that introduction is void."""
         if member.hello.role is Role.OPPORTUNISTIC:
+            if began_s(member.caller.pid) <= self._evicted_s:
+                self._send_away(member)
+                return
             self.waiting.append(member)
             first = self.opportunistic or self.waiting[0]
             if first is not member:
@@ -174,8 +204,9 @@ class SharedGpu:
 
     def lost(self, member: Member) -> None:
         """A connection has ended. A guarantee job that lives on still counts, and closes the gate."""
-        if member in self.waiting:
-            self.waiting.remove(member)
+        for former in (self.waiting, self._leaving):
+            if member in former:
+                former.remove(member)
         if member is self.opportunistic:
             self.opportunistic = None
         if member in self.guarantees:
@@ -197,22 +228,24 @@ class SharedGpu:
             self.lost(member)  # a child that it forked may keep its connection open
         self._end_evictions()
         self._seat()
-        self._law, order = law.decide(self._law, self._seen(now_s, complete), self.rules)
+        given_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self._evicted_s
+        seen = self._seen(now_s, complete and given_s >= GIVEN_S)
+        self._law, order = law.decide(self._law, seen, self.rules)
         if len(self.guarantees) > 1:
             reason = (
                 f"{len(self.guarantees)} guarantee processes are on this GPU: only one can be shared with"
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
-        if self._departure is not None:
-            order = Order(GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that shares with nobody")
+        if self._departures:
+            order = Order(GateState.CLOSED, 0, 0.0, 1, "waiting for the end of jobs that were evicted")
         self._order = order
         self._write(order)
 
     def _end_evictions(self) -> None:
-        """Tell those who wait that the evicted job is gone, once it is."""
-        if self._departure is not None and not self._departure.is_complete():
+        """Tell those who wait that the evicted jobs are gone, once they are."""
+        self._departures = [each for each in self._departures if not each.is_complete()]
+        if self._departures:
             return
-        self._departure = None
         for caller in self._evictors:
             with suppress(OSError):
                 introduction.send(caller, Told(Kind.ALONE).encoded())
@@ -221,7 +254,7 @@ class SharedGpu:
 
     def _seat(self) -> None:
         """Let the first candidate in that may run beside the guarantee job."""
-        if self._departure is not None:
+        if self._departures:
             return
         guarantee = self.guarantees[0] if self.guarantees else None
         seated = self.opportunistic
@@ -300,7 +333,7 @@ class SharedGpu:
 
     def members(self) -> list[Member]:
         """Everybody here."""
-        return [*self.guarantees, *self._seated(), *self.waiting]
+        return [*self.guarantees, *self._seated(), *self.waiting, *self._leaving]
 
     def status(self) -> status.Gpu:
         """What people are told, with a new look at the device."""

@@ -139,7 +139,7 @@ class Supervisor:
             open_for_all = open_for_all and not (watched.closed_s and watched.is_closed())
         if any(watched.is_evicted() for watched in self._watched.values() if watched):
             self._ended = True
-            _say("the GPU is given to a job that shares it with nobody, so this job ends")
+            _say("the coordinator has given the GPU to another job, so this job ends")
             self._signal(signal.SIGKILL)
         elif closed_s > self._stop_s + self._end_s:
             self._ended = True

@@ -11,18 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from horovod_elastic.sharing import coordinator as service
-from horovod_elastic.sharing import introduction, status
+from horovod_elastic.sharing import introduction, shared_gpu, status
 from horovod_elastic.sharing.coordinator import Coordinator
 from horovod_elastic.sharing.devices import PretendedDevice
 from horovod_elastic.sharing.environment import Role
-from horovod_elastic.sharing.introduction import Hello, Kind, Told
-from horovod_elastic.sharing.pages import Page
+from horovod_elastic.sharing.introduction import Eviction, Hello, Kind, Told
+from horovod_elastic.sharing.pages import GatePage, GateState, Page
 
 GPU = "g0"
 CALLER = """
@@ -35,11 +35,23 @@ from horovod_elastic.sharing.pages import Page
 folder, role, then = sys.argv[1:]
 connection = introduction.connect(Path(folder))
 introduction.send(connection, Hello("g0", Role(role)).encoded(), Page.make("page").descriptor)
-print(introduction.told_of(introduction.receive(connection)[0]).kind.value, flush=True)
+answer, pages = introduction.receive(connection)
+print(introduction.told_of(answer).kind.value, flush=True)
 exec(then)
 time.sleep(600)
 """
 """A process that introduces itself, says how it was answered, and goes on with `then`."""
+LEAVE = """
+from horovod_elastic.sharing.pages import GatePage, GateState, Page
+connection.settimeout(None)
+while not pages:
+    pages = introduction.receive(connection)[1]
+gate = GatePage(Page.of(pages[0]))
+while gate.state is not GateState.EVICTED:
+    time.sleep(0.02)
+os._exit(0)
+"""
+"""Ends when its gate page says so, as a supervisor has it."""
 
 
 @pytest.fixture
@@ -61,7 +73,8 @@ def caller(folder: Path, role: Role, then: str = "") -> Iterator[subprocess.Pope
         try:
             yield started
         finally:
-            os.killpg(started.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -89,6 +102,12 @@ def members(folder: Path) -> list[status.Member]:
     gpu = status.read(folder).gpu(GPU)
     assert gpu is not None
     return [each for each in (gpu.guarantee, gpu.opportunistic, *gpu.waiting) if each is not None]
+
+
+def gate_of(folder: Path) -> str:
+    gpu = status.read(folder).gpu(GPU)
+    assert gpu is not None
+    return gpu.gate
 
 
 def wait(condition: Callable[[], object]) -> None:
@@ -176,3 +195,51 @@ def test_a_guarantee_job_that_cannot_be_watched_closes_the_gate_while_it_is_conn
     assert members(tmp_path)
     connection.close()
     wait(lambda: not members(tmp_path))
+
+
+def evict(folder: Path) -> None:
+    """What a site's prolog asks for. Returns when the jobs are gone."""
+    with introduction.connect(folder, timeout_s=60) as connection:
+        introduction.send(connection, Eviction(GPU).encoded())
+        assert introduction.told_of(introduction.receive(connection)[0]).kind is Kind.ALONE
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("coordinator")
+def test_an_eviction_ends_the_jobs_that_wait_as_well(tmp_path: Path) -> None:
+    with (
+        caller(tmp_path, Role.OPPORTUNISTIC, LEAVE) as first,
+        caller(tmp_path, Role.OPPORTUNISTIC, LEAVE) as second,
+    ):
+        assert {said(first), said(second)} == {Kind.ACCEPTED.value, Kind.QUEUED.value}
+        evict(tmp_path)
+        assert (first.wait(timeout=60), second.wait(timeout=60)) == (0, 0)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_process_that_began_before_an_eviction_is_evicted_when_it_comes(tmp_path: Path) -> None:
+    evict(tmp_path)
+    connection = introduction.connect(tmp_path, timeout_s=30)
+    introduction.send(connection, Hello(GPU, Role.OPPORTUNISTIC).encoded(), Page.make("page").descriptor)
+    answer, pages = introduction.receive(connection)
+    assert introduction.told_of(answer).kind is Kind.ACCEPTED
+    gate = GatePage(Page.of(pages[0]))
+    wait(lambda: gate.state is GateState.EVICTED)
+    connection.close()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("coordinator")
+def test_a_process_that_begins_after_an_eviction_waits_until_it_can_be_no_former_satellite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SETTLE_S", 0.0)
+    monkeypatch.setattr(shared_gpu, "GIVEN_S", 1e6)
+    evict(tmp_path)
+    with caller(tmp_path, Role.OPPORTUNISTIC) as job:
+        assert said(job) == Kind.ACCEPTED.value
+        wait(lambda: members(tmp_path))
+        time.sleep(2 * service.STATUS_S)
+        assert gate_of(tmp_path) == "closed"
+        monkeypatch.setattr(shared_gpu, "GIVEN_S", 0.0)
+        wait(lambda: gate_of(tmp_path) == "open")
