@@ -45,7 +45,7 @@ evict                 End all opportunistic jobs on a GPU at once, and wait unti
 
 Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here,
 4 the evicted job still runs, 75 the opportunistic job was ended: it was evicted, or it reached no gate for
-a minute while its gate was closed."""
+a minute while its gate was closed. If the COMMAND of an opportunistic job exits with 75, that is 1."""
 
 REFUSED, WRONG, NO_STATUS, NOT_GONE = 1, 2, 3, 4
 _OF_SITES = ("coordinator", "status", "evict")
