@@ -161,6 +161,7 @@ class SharedGpu:
     def evict(self, caller: socket.socket) -> None:
         """End all opportunistic jobs at once, and tell the caller when they are gone."""
         self._evicted_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._law = law.State()  # what the former guarantee job held counts no longer
         for member in [*self._seated(), *self.waiting]:
             self._departures.append(Departure(member.caller.pid))
             self._send_away(member)
@@ -236,7 +237,10 @@ class SharedGpu:
                 f"{len(self.guarantees)} guarantee processes are on this GPU: only one can be shared with"
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
-        if self._departures:
+        if order.gate is GateState.EVICTED and self.opportunistic is not None:
+            self._departures.append(Departure(self.opportunistic.caller.pid))
+            self._send_away(self.opportunistic)
+        elif self._departures:
             order = Order(GateState.CLOSED, 0, 0.0, 1, "waiting for the end of jobs that were evicted")
         self._order = order
         self._write(order)
@@ -300,8 +304,9 @@ class SharedGpu:
                 float("inf") if member.gone else age_s,
             )
         if self.opportunistic is not None:
+            told = OpportunisticPage(self.opportunistic.page)
             opportunistic = OpportunisticSeen(
-                self.opportunistic.identity, self.opportunistic.new(Member.LEAKS)
+                self.opportunistic.identity, self.opportunistic.new(Member.LEAKS), told.memory, told.moved
             )
         return Seen(now_s, self.device.memory_total, guarantee, opportunistic, complete)
 

@@ -22,7 +22,8 @@ from horovod_elastic.sharing.coordinator import Coordinator
 from horovod_elastic.sharing.devices import PretendedDevice
 from horovod_elastic.sharing.environment import Role
 from horovod_elastic.sharing.introduction import Eviction, Hello, Kind, Told
-from horovod_elastic.sharing.pages import GatePage, GateState, Page
+from horovod_elastic.sharing.law import Rules
+from horovod_elastic.sharing.pages import GatePage, GateState, GuaranteePage, OpportunisticPage, Page
 
 GPU = "g0"
 CALLER = """
@@ -33,8 +34,9 @@ from horovod_elastic.sharing.environment import Role
 from horovod_elastic.sharing.introduction import Hello
 from horovod_elastic.sharing.pages import Page
 folder, role, then = sys.argv[1:]
+page = Page.make("page")
 connection = introduction.connect(Path(folder))
-introduction.send(connection, Hello("g0", Role(role)).encoded(), Page.make("page").descriptor)
+introduction.send(connection, Hello("g0", Role(role)).encoded(), page.descriptor)
 answer, pages = introduction.receive(connection)
 print(introduction.told_of(answer).kind.value, flush=True)
 exec(then)
@@ -54,15 +56,23 @@ os._exit(0)
 """Ends when its gate page says so, as a supervisor has it."""
 
 
-@pytest.fixture
-def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+@contextmanager
+def served(folder: Path, rules: Rules | None = None) -> Iterator[Coordinator]:
     """A coordinator that runs in a thread."""
-    made = Coordinator(tmp_path, [PretendedDevice(GPU, 8 << 30)])
+    made = Coordinator(folder, [PretendedDevice(GPU, 8 << 30)], rules)
     thread = threading.Thread(target=made.run)
     thread.start()
-    yield made
-    made.end()
-    thread.join()
+    try:
+        yield made
+    finally:
+        made.end()
+        thread.join()
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    with served(tmp_path) as made:
+        yield made
 
 
 @contextmanager
@@ -243,3 +253,22 @@ def test_a_process_that_begins_after_an_eviction_waits_until_it_can_be_no_former
         assert gate_of(tmp_path) == "closed"
         monkeypatch.setattr(shared_gpu, "GIVEN_S", 0.0)
         wait(lambda: gate_of(tmp_path) == "open")
+
+
+@pytest.mark.processes
+def test_a_job_that_keeps_memory_that_the_guarantee_job_needs_leaves_the_gpu(tmp_path: Path) -> None:
+    holds = f"page.words[{OpportunisticPage.MEMORY}] = 6 << 30\n" + LEAVE
+    page = Page.make("page")
+    page.words[GuaranteePage.PEAK] = 2 << 30
+    with served(tmp_path, Rules(over_s=0.5)), caller(tmp_path, Role.OPPORTUNISTIC, holds) as job:
+        assert said(job) == Kind.ACCEPTED.value
+        connection, told = introduced(tmp_path, Role.GUARANTEE, page)
+        assert told.kind is Kind.ACCEPTED
+
+        def ended() -> bool:
+            page.beat()
+            return job.poll() is not None
+
+        wait(ended)
+        assert job.wait() == 0
+        connection.close()
