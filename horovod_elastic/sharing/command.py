@@ -29,8 +29,9 @@ coordinator           Serve this node's GPUs until SIGTERM. It needs no rights, 
 guarantee             Run COMMAND as a guarantee job. It trains on if the coordinator is away.
 opportunistic         Run COMMAND as an opportunistic job. It waits while the coordinator is away.
 status                Show who shares which GPU, and what the guarantee job loses.
-evict                 End the opportunistic job on a GPU at once, and wait until it is gone. For a site's
-                      prolog: root and the coordinator's user may.
+evict                 End all opportunistic jobs on a GPU at once, and wait until they are gone. For a
+                      site's prolog: root and the coordinator's user may. Jobs that began before end too
+                      when they come later. For a minute, no gate opens without a guarantee job.
 
 --folder DIR          The coordinator's folder
                       (default: ${environment.FOLDER}, else {environment.DEFAULT_FOLDER}).
@@ -44,7 +45,7 @@ evict                 End the opportunistic job on a GPU at once, and wait until
 
 Exit codes: COMMAND's own; 1 refused, 2 the command line is wrong, 3 no coordinator has a status here,
 4 the evicted job still runs, 75 the opportunistic job was ended: it was evicted, or it reached no gate for
-a minute while its gate was closed."""
+a minute while its gate was closed. If the COMMAND of an opportunistic job exits with 75, that is 1."""
 
 REFUSED, WRONG, NO_STATUS, NOT_GONE = 1, 2, 3, 4
 _OF_SITES = ("coordinator", "status", "evict")
@@ -167,7 +168,7 @@ def _evict(options: argparse.Namespace) -> int:
         try:
             packet, _ = introduction.receive(connection)
         except TimeoutError:
-            sys.stderr.write(f"flexo share: after {options.within:g} s the job on {options.gpu} still runs\n")
+            sys.stderr.write(f"flexo share: after {options.within:g} s a job on {options.gpu} still runs\n")
             return NOT_GONE
     told = introduction.told_of(packet)
     if told.kind is Kind.REFUSED:

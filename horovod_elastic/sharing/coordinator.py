@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from horovod_elastic.sharing import introduction, law, status
 from horovod_elastic.sharing.devices import Device
-from horovod_elastic.sharing.introduction import BadMessage, Kind, Told
+from horovod_elastic.sharing.introduction import BadMessage, Caller, Kind, Told
 from horovod_elastic.sharing.pages import NoPage, Page
 from horovod_elastic.sharing.shared_gpu import Member, SharedGpu
 
@@ -33,7 +34,15 @@ SETTLE_S = 3.0
 INTRODUCTION_S = 2.0
 """A caller that has said nothing for this long is hung up on."""
 MOST_CALLERS = 64
-"""Connections of one user."""
+"""Processes of one user, with those that live on without their connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A caller that has not introduced itself yet. `since`: when it called."""
+
+    caller: Caller
+    since: float
 
 
 class Coordinator:
@@ -41,9 +50,11 @@ class Coordinator:
 
     def __init__(self, folder: Path, devices: Sequence[Device], rules: law.Rules | None = None) -> None:
         self._folder = folder
-        self._gpus = {device.name: SharedGpu(device, rules or law.Rules()) for device in devices}
+        self._gpus = {
+            device.name: SharedGpu(device, self._hang_up, rules or law.Rules()) for device in devices
+        }
         self._selector = selectors.DefaultSelector()
-        self._strangers: dict[socket.socket, float] = {}
+        self._strangers: dict[socket.socket, Stranger] = {}
         self._members: dict[socket.socket, tuple[Member, SharedGpu]] = {}
         self._identities = 0
         self._ending = False
@@ -73,8 +84,9 @@ class Coordinator:
         """One decision for each GPU."""
         for gpu in self._gpus.values():
             gpu.tick(now, complete=now - self._started >= SETTLE_S)
-        for stranger in [each for each, since in self._strangers.items() if now - since > INTRODUCTION_S]:
-            self._hang_up(stranger)
+        late = [each for each, stranger in self._strangers.items() if now - stranger.since > INTRODUCTION_S]
+        for connection in late:
+            self._hang_up(connection)
 
     def _hear(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -84,19 +96,25 @@ class Coordinator:
                 self._answer()
             elif connection in self._strangers:
                 self._introduce(connection)
-            else:
+            elif connection in self._members:  # else it was closed for what another one has just said
                 self._hear_member(connection)
 
     def _answer(self) -> None:
-        with suppress(OSError):
+        try:
             connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            callers = Counter(introduction.peer(each).uid for each in (*self._strangers, *self._members))
-            if callers[introduction.peer(connection).uid] >= MOST_CALLERS:
-                self._refuse(connection, f"this user has {MOST_CALLERS} connections already")
-                return
-            self._strangers[connection] = time.monotonic()
-            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError:  # it has hung up already
+            return
+        connection.setblocking(False)
+        caller = introduction.peer(connection)
+        self._strangers[connection] = Stranger(caller, time.monotonic())
+        self._selector.register(connection, selectors.EVENT_READ)
+        if self._calls_of(caller.uid) > MOST_CALLERS:
+            self._refuse(connection, f"this user has {MOST_CALLERS} processes here already")
+
+    def _calls_of(self, uid: int) -> int:
+        strangers = (stranger.caller for stranger in self._strangers.values())
+        members = (member.caller for gpu in self._gpus.values() for member in gpu.members())
+        return sum(caller.uid == uid for caller in (*strangers, *members))
 
     def _introduce(self, connection: socket.socket) -> None:
         descriptors: list[int] = []
@@ -118,21 +136,19 @@ class Coordinator:
         except (OSError, BadMessage, NoPage) as error:
             for each in descriptors:
                 os.close(each)
-            self._selector.unregister(connection)
-            del self._strangers[connection]
             self._refuse(connection, str(error))
             return
-        del self._strangers[connection]
+        caller = self._strangers.pop(connection).caller
         self._identities += 1
-        member = Member(self._identities, connection, introduction.peer(connection), hello, page)
+        member = Member(self._identities, connection, caller, hello, page)
         gpu = self._gpus[hello.gpu]
         self._members[connection] = (member, gpu)
         gpu.join(member)
 
     def _evict(self, connection: socket.socket, gpu: str) -> None:
-        """End the opportunistic job on a GPU, for root or this service's own user. Raises BadMessage."""
+        """End the opportunistic jobs on a GPU, for root or this service's own user. Raises BadMessage."""
         self._check(gpu)
-        if introduction.peer(connection).uid not in (0, os.getuid()):
+        if self._strangers[connection].caller.uid not in (0, os.getuid()):
             raise BadMessage("only root and the coordinator's user may end the job of another one")
         self._selector.unregister(connection)
         del self._strangers[connection]
@@ -150,20 +166,21 @@ class Coordinator:
                 _, descriptors = introduction.receive(connection)
                 for each in descriptors:
                     os.close(each)
-            member, gpu = self._members.pop(connection)
-            self._selector.unregister(connection)
+            member, gpu = self._members[connection]
+            self._hang_up(connection)
             gpu.lost(member)
-            connection.close()
 
     def _hang_up(self, connection: socket.socket) -> None:
+        """Close a connection, unless that has been done."""
+        if self._strangers.pop(connection, None) is None and self._members.pop(connection, None) is None:
+            return
         self._selector.unregister(connection)
-        del self._strangers[connection]
         connection.close()
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         with suppress(OSError):
             introduction.send(connection, Told(Kind.REFUSED, reason).encoded())
-        connection.close()
+        self._hang_up(connection)
 
     def _write_status(self) -> None:
         gpus = tuple(gpu.status() for gpu in self._gpus.values())
@@ -182,6 +199,8 @@ class Coordinator:
 
 def serve(folder: Path, devices: Sequence[Device]) -> None:
     """Serve until SIGTERM or SIGINT."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each process here takes four descriptors
     coordinator = Coordinator(folder, devices)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: coordinator.end())

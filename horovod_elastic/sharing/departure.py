@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _GONE = ("Z", "X", "x")
 """States of a process that holds nothing any more (proc(5))."""
+
+
+def began_s(pid: int) -> float:
+    """When a process began, by CLOCK_BOOTTIME; the present time for one that /proc hides."""
+    try:
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 class Departure:

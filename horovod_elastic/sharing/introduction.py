@@ -111,7 +111,7 @@ def hello_of(packet: bytes) -> Hello:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The request to end the opportunistic job on a GPU at once. It is answered when the job is gone."""
+    """The request to end the opportunistic jobs on a GPU at once. It is answered when they are gone."""
 
     gpu: str
 

@@ -5,7 +5,8 @@ batches. Here the gate does that without delay, and the law decides when the gat
 memory the opportunistic job may hold, and which gaps it may fill:
 
 1. After a newcomer on either side the gate is closed and the limit 0, until STEADY steps are steady.
-2. limit = total - the guarantee job's peak - headroom. It rises in steps and falls at once.
+2. limit = total - the guarantee job's peak - headroom. It rises in steps and falls at once. The peak counts
+   for a while after that job's end. A job that keeps more for half a minute is evicted.
 3. If steps get longer than the baseline by more than the tolerance: halve, then close and rest.
 4. The baseline is measured anew each minute with the gate closed, in at most 1 % of the time.
 5. A guarantee job whose page is stale closes the gate.
@@ -25,6 +26,8 @@ from horovod_elastic.sharing.watchdog import STALE_S
 
 FAR = 2**62
 """A patience that no gap outlasts, in nanoseconds."""
+CONTEXT = 600 << 20
+"""Bytes that a CUDA context is taken to hold besides PyTorch's memory. They never shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,10 @@ class Rules:
     rest_s: float = 10.0
     longest_rest_s: float = 300.0
     remembered: int = 64
+    over_s: float = 30.0
+    """The opportunistic job may hold too much for so long, because moving tensors out takes time."""
+    return_s: float = 600.0
+    """A guarantee job that has ended may come back within this time, as its next process."""
 
 
 class Phase(enum.Enum):
@@ -78,10 +85,15 @@ class GuaranteeSeen:
 
 @dataclass(frozen=True, slots=True)
 class OpportunisticSeen:
-    """The opportunistic job since the last decision. `leaks`: seconds that it worked into a flight."""
+    """The opportunistic job since the last decision. `leaks`: seconds that it worked into a flight.
+
+    `memory`: bytes that it holds. `moved`: bytes that it has moved out.
+    """
 
     identity: int
     leaks: tuple[float, ...]
+    memory: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +146,17 @@ class State:
     until_s: float = math.inf
     rest_s: float = 0.0
     slowdown: float | None = None
+    over_from_s: float = math.inf
+    """Since when the opportunistic job has held more than the guarantee job leaves."""
+    peak: int = 0
+    """The most that guarantee jobs have held. It counts without one until `returns_until_s`."""
+    returns_until_s: float = -math.inf
 
 
 def decide(state: State, seen: Seen, rules: Rules | None = None) -> tuple[State, Order]:
     """The next state and the order, by what is seen now."""
     rules = rules or Rules()
-    state = _newcomers(state, seen)
+    state = _with_peak(_newcomers(state, seen), seen, rules)
     guarantee = seen.guarantee
     if guarantee is None or state.phase in (Phase.FREE, Phase.IDLE):
         return state, _without_a_pair(state, seen, rules)
@@ -149,7 +166,10 @@ def decide(state: State, seen: Seen, rules: Rules | None = None) -> tuple[State,
         return state, replace(
             closed, reason=f"the guarantee job has told nothing for {guarantee.age_s:.1f} s"
         )
-    state = _remember(state, seen, guarantee, rules)
+    state = _over(_remember(state, seen, guarantee, rules), seen, guarantee, rules)
+    if seen.now_s - state.over_from_s >= rules.over_s:
+        evicted = _order(state, seen, guarantee, rules, GateState.EVICTED)
+        return state, replace(evicted, reason="the opportunistic job held what the guarantee job needs")
     state = _STEPS[state.phase](state, seen, rules)
     gate = GateState.GAPS if state.phase is Phase.SHARING else GateState.CLOSED
     return state, _order(state, seen, guarantee, rules, gate)
@@ -160,15 +180,34 @@ def _newcomers(state: State, seen: Seen) -> State:
     guarantee = seen.guarantee.identity if seen.guarantee else 0
     opportunistic = seen.opportunistic.identity if seen.opportunistic else 0
     if not (guarantee and opportunistic):
-        return State(Phase.FREE if opportunistic else Phase.IDLE, guarantee, opportunistic)
+        phase = Phase.FREE if opportunistic else Phase.IDLE
+        return State(phase, guarantee, opportunistic, peak=state.peak, returns_until_s=state.returns_until_s)
     if (guarantee, opportunistic) == (state.guarantee, state.opportunistic):
         return state
-    return State(Phase.WARMING, guarantee, opportunistic)
+    return State(Phase.WARMING, guarantee, opportunistic, peak=state.peak)
+
+
+def _with_peak(state: State, seen: Seen, rules: Rules) -> State:
+    """Remember what guarantee jobs have held, for the next one on this GPU."""
+    if seen.guarantee is not None:
+        peak = max(state.peak, seen.guarantee.peak)
+        return replace(state, peak=peak, returns_until_s=seen.now_s + rules.return_s)
+    return state if seen.now_s < state.returns_until_s else replace(state, peak=0)
+
+
+def _over(state: State, seen: Seen, guarantee: GuaranteeSeen, rules: Rules) -> State:
+    """Note since when the opportunistic job has held too much. A context alone is never too much."""
+    job = seen.opportunistic
+    room = _all_but_headroom(seen.total, guarantee.peak, rules)
+    is_over = job is not None and not job.moved and job.memory > max(room, CONTEXT)
+    return replace(state, over_from_s=min(state.over_from_s, seen.now_s) if is_over else math.inf)
 
 
 def _without_a_pair(state: State, seen: Seen, rules: Rules) -> Order:
     if state.phase is Phase.FREE and seen.complete:
-        return Order(GateState.OPEN, _all_but_headroom(seen.total, 0, rules), 0.0, 1, state.phase.value)
+        return Order(
+            GateState.OPEN, _all_but_headroom(seen.total, state.peak, rules), 0.0, 1, state.phase.value
+        )
     reason = (
         state.phase.value if seen.complete else "waiting for the jobs of this GPU to introduce themselves"
     )

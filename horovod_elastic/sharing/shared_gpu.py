@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from horovod_elastic.sharing import futex, introduction, law, status
-from horovod_elastic.sharing.departure import Departure
+from horovod_elastic.sharing.departure import Departure, began_s
 from horovod_elastic.sharing.devices import Device
 from horovod_elastic.sharing.environment import EVERYBODY, Role
 from horovod_elastic.sharing.introduction import Caller, Hello, Kind, Told
@@ -21,12 +23,16 @@ from horovod_elastic.sharing.watchdog import is_stale
 
 SHARE_WINDOW_S = 10.0
 """The opportunistic job's share is that of the last seconds."""
+GIVEN_S = 60.0
+"""So long after an eviction, no gate opens without a guarantee job: a satellite that was only starting then
+is taken back meanwhile."""
 
 
 class Member:
     """One process that shares a GPU, or waits for one. `caller`: who it is, by the kernel.
 
-    `order`: its gate page, made when it is accepted. `gone`: its connection is closed.
+    `order`: its gate page, made when it is accepted. `gone`: its connection is closed, or it had
+    ended before.
     """
 
     def __init__(
@@ -37,15 +43,23 @@ class Member:
         self.order: GatePage | None = None
         self.gone = False
         self.met = 0
-        self._process = _pidfd(caller.pid)
+        self._process: int | None = None
+        try:
+            self._process = os.pidfd_open(caller.pid)
+        except ProcessLookupError:
+            self.gone = True
+        except OSError:  # no descriptor is left, or the process is in another namespace
+            pass
         self._seen = [0, 0]
         for ring in self._rings():  # what it told a former coordinator is nobody's baseline
             self.new(ring)
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and not select.select([self._process], [], [], 0)[0]
+        """Whether the process lives. One that cannot be watched lives as long as its connection."""
+        if self._process is None:
+            return not self.gone
+        return not select.select([self._process], [], [], 0)[0]
 
     def tell(self, told: Told, *pages: Page) -> None:
         """Say something to the process. One that does not listen is not waited for."""
@@ -68,10 +82,16 @@ class Member:
         self.met = 0
         self.tell(Told(Kind.QUEUED, reason))
 
+    def evict(self) -> None:
+        """Have the job's supervisor end it."""
+        if self.order is not None:
+            self.order.page.halves[GatePage.STATE] = GateState.EVICTED
+            self.order.page.beat()
+            futex.wake(self.order.page.address)
+
     def close(self) -> None:
-        """Forget the process."""
+        """Forget the process. Its connection is the coordinator's to close."""
         self.gone = True
-        self.connection.close()
         if self.order is not None:
             self.order.page.halves[GatePage.STATE] = GateState.CLOSED
             self.order.page.close()
@@ -111,18 +131,15 @@ class Member:
         return status.Member(self.hello.role, self.hello.job, pid, uid, steps, memory, moved, stale, peak)
 
 
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # it has ended already
-        return None
-
-
 @dataclass
 class SharedGpu:
-    """One GPU. `rules`: the law's numbers."""
+    """One GPU. `rules`: the law's numbers.
+
+    `hang_up`: called with the connection of each member that counts no longer, to close it.
+    """
 
     device: Device
+    hang_up: Callable[[socket.socket], None]
     rules: law.Rules = field(default_factory=law.Rules)
 
     def __post_init__(self) -> None:
@@ -132,20 +149,40 @@ class SharedGpu:
         self._law = law.State()
         self._order = Order(GateState.CLOSED, 0, 0.0, 1, "just started")
         self._worked: deque[tuple[float, int]] = deque()
-        self._departure: Departure | None = None
-        """The end of the opportunistic job that has to leave at once."""
+        self._leaving: list[Member] = []
+        """Opportunistic jobs that have to end at once."""
+        self._departures: list[Departure] = []
+        """The ends of those that may hold the GPU."""
+        self._evicted_s = -math.inf
+        """When the GPU was given to a job that shares with nobody, by CLOCK_BOOTTIME."""
         self._evictors: list[socket.socket] = []
         """Those who wait for its end."""
 
     def evict(self, caller: socket.socket) -> None:
-        """End the opportunistic job at once, and tell the caller when it is gone."""
-        if self._departure is None and self.opportunistic is not None:
-            self._departure = Departure(self.opportunistic.caller.pid)
+        """End all opportunistic jobs at once, and tell the caller when they are gone."""
+        self._evicted_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._law = law.State()  # what the former guarantee job held counts no longer
+        for member in [*self._seated(), *self.waiting]:
+            self._departures.append(Departure(member.caller.pid))
+            self._send_away(member)
         self._evictors.append(caller)
+
+    def _send_away(self, member: Member) -> None:
+        if member is self.opportunistic:
+            self.opportunistic = None
+        if member in self.waiting:
+            self.waiting.remove(member)
+        self._leaving.append(member)
+        if member.order is None:
+            self._accept(member)
+        member.evict()
 
     def join(self, member: Member) -> None:
         """A process has introduced itself. If the same process did before, that introduction is void."""
         if member.hello.role is Role.OPPORTUNISTIC:
+            if began_s(member.caller.pid) <= self._evicted_s:
+                self._send_away(member)
+                return
             self.waiting.append(member)
             first = self.opportunistic or self.waiting[0]
             if first is not member:
@@ -155,14 +192,22 @@ class SharedGpu:
             return
         for former in [each for each in self.guarantees if each.caller == member.caller]:
             self.guarantees.remove(former)
-            former.close()
+            self._close(former)
         self.guarantees.append(member)
-        member.accept()
+        self._accept(member)
+
+    def _accept(self, member: Member) -> None:
+        try:
+            member.accept()
+        except OSError:  # no descriptor is left for its page: it will call again
+            self.hang_up(member.connection)
+            self.lost(member)
 
     def lost(self, member: Member) -> None:
         """A connection has ended. A guarantee job that lives on still counts, and closes the gate."""
-        if member in self.waiting:
-            self.waiting.remove(member)
+        for former in (self.waiting, self._leaving):
+            if member in former:
+                former.remove(member)
         if member is self.opportunistic:
             self.opportunistic = None
         if member in self.guarantees:
@@ -170,33 +215,41 @@ class SharedGpu:
                 member.gone = True
                 return
             self.guarantees.remove(member)
+        self._close(member)
+
+    def _close(self, member: Member) -> None:
+        self.hang_up(member.connection)
         member.close()
 
     def tick(self, now_s: float, complete: bool) -> None:
         """Look, decide, and write the orders. `complete`: all jobs have had the time to introduce
         themselves.
         """
-        for member in [each for each in self.guarantees if not each.alive]:
-            self.guarantees.remove(member)
-            member.close()
+        for member in [each for each in self.members() if not each.alive]:
+            self.lost(member)  # a child that it forked may keep its connection open
         self._end_evictions()
         self._seat()
-        self._law, order = law.decide(self._law, self._seen(now_s, complete), self.rules)
+        given_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self._evicted_s
+        seen = self._seen(now_s, complete and given_s >= GIVEN_S)
+        self._law, order = law.decide(self._law, seen, self.rules)
         if len(self.guarantees) > 1:
             reason = (
                 f"{len(self.guarantees)} guarantee processes are on this GPU: only one can be shared with"
             )
             order = Order(GateState.CLOSED, 0, 0.0, 1, reason)
-        if self._departure is not None:
-            order = Order(GateState.EVICTED, 0, 0.0, 1, "the GPU is given to a job that shares with nobody")
+        if order.gate is GateState.EVICTED and self.opportunistic is not None:
+            self._departures.append(Departure(self.opportunistic.caller.pid))
+            self._send_away(self.opportunistic)
+        elif self._departures:
+            order = Order(GateState.CLOSED, 0, 0.0, 1, "waiting for the end of jobs that were evicted")
         self._order = order
         self._write(order)
 
     def _end_evictions(self) -> None:
-        """Tell those who wait that the evicted job is gone, once it is."""
-        if self._departure is not None and not self._departure.is_complete():
+        """Tell those who wait that the evicted jobs are gone, once they are."""
+        self._departures = [each for each in self._departures if not each.is_complete()]
+        if self._departures:
             return
-        self._departure = None
         for caller in self._evictors:
             with suppress(OSError):
                 introduction.send(caller, Told(Kind.ALONE).encoded())
@@ -205,7 +258,7 @@ class SharedGpu:
 
     def _seat(self) -> None:
         """Let the first candidate in that may run beside the guarantee job."""
-        if self._departure is not None:
+        if self._departures:
             return
         guarantee = self.guarantees[0] if self.guarantees else None
         seated = self.opportunistic
@@ -221,7 +274,7 @@ class SharedGpu:
                     self.waiting.remove(candidate)
                     self.opportunistic = candidate
                     self._worked.clear()
-                    candidate.accept()
+                    self._accept(candidate)
                     break
         self._introduce(guarantee)
 
@@ -251,8 +304,9 @@ class SharedGpu:
                 float("inf") if member.gone else age_s,
             )
         if self.opportunistic is not None:
+            told = OpportunisticPage(self.opportunistic.page)
             opportunistic = OpportunisticSeen(
-                self.opportunistic.identity, self.opportunistic.new(Member.LEAKS)
+                self.opportunistic.identity, self.opportunistic.new(Member.LEAKS), told.memory, told.moved
             )
         return Seen(now_s, self.device.memory_total, guarantee, opportunistic, complete)
 
@@ -284,7 +338,7 @@ class SharedGpu:
 
     def members(self) -> list[Member]:
         """Everybody here."""
-        return [*self.guarantees, *self._seated(), *self.waiting]
+        return [*self.guarantees, *self._seated(), *self.waiting, *self._leaving]
 
     def status(self) -> status.Gpu:
         """What people are told, with a new look at the device."""
@@ -326,7 +380,7 @@ class SharedGpu:
     def close(self) -> None:
         """Close all gates."""
         for member in self.members():
-            member.close()
+            self._close(member)
 
 
 def _consent(candidate: Member, guarantee: Member | None) -> bool:

@@ -35,7 +35,9 @@ LOOK_S = 0.1
 KILL_AFTER_S = 5.0
 """From SIGTERM to SIGKILL when somebody ends the supervisor."""
 ENDED = 75
-"""The exit code if the job was ended because it reached no gate (sysexits(3), EX_TEMPFAIL)."""
+"""The exit code if the supervisor has ended the job, and only then (sysexits(3), EX_TEMPFAIL)."""
+FAILED = 1
+"""The exit code of a command that itself exits with ENDED."""
 MINE, ORDER, MET, LOST, ALONE = b"page", b"order", b"met", b"lost", b"alone"
 NICE = 19
 """The job's host threads yield, too: its data loaders would take CPU time from the guarantee job's."""
@@ -92,13 +94,18 @@ class Supervisor:
         self._kill_at: float | None = None
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run `command` to its end; its exit code, or ENDED. Raises OSError if it cannot be started."""
+        """Run `command` to its end; its exit code, FAILED or ENDED. Raises OSError if it cannot start."""
         with socket_folder() as folder:
             try:
                 code = self._run(command, environment, folder / "supervisor")
             finally:
                 self._signal(signal.SIGKILL)
-        return ENDED if self._ended else 128 - code if code < 0 else code
+        if self._ended:
+            return ENDED
+        if code == ENDED:
+            _say(f"the command exited with {ENDED}, which is kept for jobs that were ended: say {FAILED}")
+            return FAILED
+        return 128 - code if code < 0 else code
 
     def _run(self, command: Sequence[str], environment: Mapping[str, str], address: Path) -> int:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -139,7 +146,7 @@ class Supervisor:
             open_for_all = open_for_all and not (watched.closed_s and watched.is_closed())
         if any(watched.is_evicted() for watched in self._watched.values() if watched):
             self._ended = True
-            _say("the GPU is given to a job that shares it with nobody, so this job ends")
+            _say("the coordinator has given the GPU to another job, so this job ends")
             self._signal(signal.SIGKILL)
         elif closed_s > self._stop_s + self._end_s:
             self._ended = True

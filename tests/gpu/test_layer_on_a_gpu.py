@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from model_families import FAMILIES  # noqa: E402
 
 from horovod_elastic.sharing import relocation  # noqa: E402
+from horovod_elastic.sharing.law import CONTEXT  # noqa: E402
 from horovod_elastic.sharing.layer import universal  # noqa: E402
 from horovod_elastic.sharing.layer.flights import Flights  # noqa: E402
 from horovod_elastic.sharing.layer.memory import Memory  # noqa: E402
-from horovod_elastic.sharing.layer.place import CONTEXT, Cuda  # noqa: E402
+from horovod_elastic.sharing.layer.place import Cuda  # noqa: E402
 
 GIB = 1 << 30
 

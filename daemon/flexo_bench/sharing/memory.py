@@ -41,8 +41,9 @@ def times_ms(
 
 def on_this_gpu(rounds: int) -> Iterator[tuple[float, float]]:
     """`times_ms` with the layer's memory on the current GPU."""
+    from horovod_elastic.sharing.law import CONTEXT
     from horovod_elastic.sharing.layer.memory import Memory
-    from horovod_elastic.sharing.layer.place import CONTEXT, Cuda
+    from horovod_elastic.sharing.layer.place import Cuda
 
     def allocate() -> None:
         blocks = [torch.empty(BLOCK_BYTES, dtype=torch.uint8, device="cuda") for _ in range(BLOCKS)]

@@ -33,14 +33,21 @@ def install(sharing: Sharing) -> None:
     """Hook this process. PyTorch has just been imported."""
     layer = Opportunistic(sharing) if sharing.role is Role.OPPORTUNISTIC else Guarantee(sharing)
     layer.install()
-    os.register_at_fork(after_in_child=layer.remove)  # workers of loaders are no jobs
+    os.register_at_fork(after_in_child=layer.leave)  # workers of loaders are no jobs
 
 
 class _Layer:
     """What both roles have: handles of hooks, to be removed."""
 
+    _link: Link
+
     def __init__(self) -> None:
         self._handles: list[Any] = []
+
+    def leave(self) -> None:
+        """Be no job any more, in a forked child."""
+        self.remove()
+        self._link.close()
 
     def remove(self) -> None:
         """Remove all hooks."""

@@ -46,6 +46,7 @@ class Link:
         self._sharing, self._page = sharing, page
         self._ordered, self._met, self._measure = ordered, met, measure
         self._order: GatePage | None = None
+        self._connection: socket.socket | None = None
         self._supervisor: socket.socket | None = None
         self._said = ""
         self._started = threading.Event()
@@ -56,13 +57,19 @@ class Link:
             self._started.set()
             threading.Thread(target=self._run, name="flexo-sharing", daemon=True).start()
 
+    def close(self) -> None:
+        """Close a forked child's copies of the connections: with them, nobody would see this process end."""
+        for each in (self._connection, self._supervisor):
+            if each is not None:
+                each.close()
+
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         self._call_supervisor()
         while True:
             try:
                 with introduction.connect(self._sharing.folder) as connection:
-                    retry_s = FIRST_RETRY_S
+                    self._connection, retry_s = connection, FIRST_RETRY_S
                     self._introduce(connection)
                     self._converse(connection)
             except (OSError, BadMessage, NoPage) as error:

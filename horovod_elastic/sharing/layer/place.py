@@ -10,10 +10,9 @@ from typing import Protocol
 import torch
 
 from horovod_elastic.sharing import relocation
+from horovod_elastic.sharing.law import CONTEXT
 from horovod_elastic.sharing.layer import universal
 
-CONTEXT = 600 << 20
-"""Bytes that a CUDA context is taken to hold besides PyTorch's memory. They never shrink."""
 COUNTING_SHARE = 1e-3
 """The share of the time that counting tensors may take where PyTorch does not count them."""
 

@@ -368,6 +368,46 @@ def test_an_unshared_guarantee_job_has_one_hook_and_it_reads_a_flag(sharing: env
     layer.remove()
 
 
+FORKS = """
+import os, time, torch
+from pathlib import Path
+
+def connections():
+    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return sum(link.startswith("socket:") for link in links)
+
+torch.nn.Linear(2, 2)(torch.ones(2))
+while not connections():
+    time.sleep(0.05)
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    print(connections(), flush=True)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("role", environment.Role)
+def test_a_forked_child_has_no_connection_to_the_coordinator(tmp_path: Path, role: environment.Role) -> None:
+    coordinator = Coordinator(tmp_path, [PretendedDevice("g0", 1 << 40)])
+    thread = threading.Thread(target=coordinator.run)
+    thread.start()
+    added = environment.for_process(environment.Sharing(role, "g0", tmp_path))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", FORKS],
+            env={**os.environ, **added},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        coordinator.end()
+        thread.join()
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_an_opportunistic_job_is_held_forward_backward_and_at_steps(tmp_path: Path) -> None:
     coordinator = Coordinator(tmp_path, [PretendedDevice("g0", 1 << 40)])
     thread = threading.Thread(target=coordinator.run)

@@ -115,6 +115,50 @@ def test_a_surge_lowers_the_limit_at_the_next_look() -> None:
     assert gpu.look().limit <= before - 10 * GIB
 
 
+def test_a_guarantee_job_that_comes_back_finds_room_for_what_it_held() -> None:
+    gpu = VirtualGpu(Guarantee(peak=50 * GIB))
+    gpu.run(20)
+    gpu.guarantee = None
+    gpu.run(gpu.rules.return_s - 5)
+    assert (gpu.order.gate, gpu.order.limit) == (GateState.OPEN, 22 * GIB)
+    gpu.opportunistic.identity = 9
+    assert gpu.look().limit == 22 * GIB
+    gpu.run(10)
+    assert gpu.order.limit == 72 * GIB
+
+
+def test_what_a_guarantee_jobs_former_process_held_counts_after_one_that_ended_early() -> None:
+    gpu = VirtualGpu(Guarantee(peak=50 * GIB))
+    gpu.run(20)
+    gpu.guarantee.identity, gpu.guarantee.peak = 9, 1 * GIB
+    gpu.run(1)
+    gpu.guarantee = None
+    assert gpu.look().limit == 22 * GIB
+
+
+def test_a_job_that_keeps_memory_that_the_guarantee_job_needs_is_evicted() -> None:
+    gpu = VirtualGpu(Guarantee(peak=20 * GIB), Opportunistic(memory=60 * GIB))
+    gpu.run(gpu.rules.over_s - 1)
+    assert gpu.order.gate is not GateState.EVICTED
+    gpu.run(2)
+    assert gpu.order.gate is GateState.EVICTED
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Opportunistic(memory=52 * GIB),
+        Opportunistic(memory=60 * GIB, moved=1),
+        Opportunistic(memory=law.CONTEXT),
+    ],
+    ids=["within its limit", "has moved out", "holds a context alone"],
+)
+def test_a_job_that_has_given_back_what_it_can_is_not_evicted(job: Opportunistic) -> None:
+    gpu = VirtualGpu(Guarantee(peak=80 * GIB if job.memory == law.CONTEXT else 20 * GIB), job)
+    gpu.run(3 * gpu.rules.over_s)
+    assert all(order.gate is not GateState.EVICTED for _, _, order in gpu.orders)
+
+
 def test_the_limit_rises_in_steps() -> None:
     gpu = VirtualGpu()
     gpu.run(60)

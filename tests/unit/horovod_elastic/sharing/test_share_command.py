@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from sharing_world import SHARE
 
 from horovod_elastic.sharing import command, devices, environment, status, supervisor
 from horovod_elastic.sharing.environment import Role, WrongVariable
@@ -133,6 +135,13 @@ def test_a_pretended_device_is_busy_with_its_jobs_cpu_time() -> None:
     reading = made.read([os.getpid(), 2**22 + 1], 77)
     assert 0.0 < reading.utilization <= 1.0
     assert reading.memory_used == 77
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("own", "code"), [(7, 7), (supervisor.ENDED, supervisor.FAILED)])
+def test_a_command_cannot_claim_that_its_gpu_was_taken(own: int, code: int) -> None:
+    command = [*SHARE, "opportunistic", "--gpu", "g0", "--", "sh", "-c", f"exit {own}"]
+    assert subprocess.run(command, check=False).returncode == code
 
 
 # --- the supervisor's judgement

@@ -107,6 +107,7 @@ def test_an_evicted_job_is_gone_when_the_eviction_returns(shared: World) -> None
     assert opportunistic.process.wait(timeout=60) == ENDED
     assert max(opportunistic.lines("step")) < after
     later = shared.start("opportunistic")
+    shared.start("guarantee", idle_s=0.15)
     shared.wait(lambda: later.steps > 5)
 
 

@@ -37,6 +37,8 @@ class Opportunistic:
     leak_s: float = 0.0003
     drag: float = 0.0
     live: int = 4 * GIB
+    memory: int = 0
+    moved: int = 0
     identity: int = 2
     worked_s: float = 0.0
 
@@ -111,7 +113,7 @@ class VirtualGpu:
                 job.identity, tuple(self._cycles), tuple(self._gaps), job.peak, self.stale_s
             )
         if beside is not None:
-            seen_beside = OpportunisticSeen(beside.identity, tuple(self._leaks))
+            seen_beside = OpportunisticSeen(beside.identity, tuple(self._leaks), beside.memory, beside.moved)
         self._cycles, self._gaps, self._leaks = [], [], []
         seen = Seen(self.now_s, self.total, seen_job, seen_beside)
         self.state, self.order = law.decide(self.state, seen, self.rules)
