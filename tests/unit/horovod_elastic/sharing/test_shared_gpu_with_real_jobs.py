@@ -194,7 +194,7 @@ def test_a_job_that_stays_without_a_hook_is_ended(shared: World) -> None:
 
 def test_if_the_supervisor_is_killed_all_processes_of_the_job_end(shared: World) -> None:
     opportunistic = shared.start("opportunistic")
-    shared.wait(lambda: opportunistic.steps > 5)
+    shared.wait(lambda: opportunistic.steps > 5 and shared.gpu().opportunistic is not None)
     held = shared.gpu().opportunistic
     assert held is not None
     assert held.pid != opportunistic.process.pid
