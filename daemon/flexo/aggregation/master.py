@@ -43,10 +43,13 @@ GONE_AFTER_S: Final = 10.0
 stops no sums."""
 ADOPTED_WITHIN_S: Final = 30.0
 """The time that a job keeps an assignment whose Aggregators are not attached, as after flexod's restart."""
+ADOPTS_FOR_S: Final = 60.0
+"""The time after flexod's start, or after an Aggregator has come, for which jobs are adopted there. Leaders
+that have lost flexod try again every 30 s. Later, a job's report of an assignment is a mere claim."""
 TAKEN_OVER_WITHIN_S: Final = 600.0
 """The time within which a job takes an assignment over. A job that cannot reach its Aggregators does not."""
 PROFILED_WITHIN_S: Final = 3600.0
-"""The longest time that a job may take up temporary Aggregators."""
+"""The longest time that a job may take up temporary Aggregators, or share some without being measured."""
 BREACH_ITERATIONS: Final = 20
 """Iterations for which a breach of the loss limit must last."""
 MEASURED_FROM: Final = 40
@@ -119,6 +122,7 @@ class PoolMaster:
         self._first_seen: dict[JobKey, float] = {}
         """Jobs whose reported assignment is not adopted yet."""
         self._upkeep = PoolUpkeep(self._state, settings.drain_after_s)
+        self._began_at = now
         self._period_at = now + settings.period_s
         self._changes = 0
         self._events: list[PoolEvent] = []
@@ -178,7 +182,7 @@ class PoolMaster:
         self._state.pool = replace(
             self._state.pool.with_aggregators([added]), allocated=number, new=added.capacity
         )
-        self._state.known[each.name] = KnownAggregator(number, each, now, now)
+        self._state.known[each.name] = KnownAggregator(number, each, now, now, now)
         where = f" in Slurm job {each.slurm_job_id}" if each.slurm_job_id else ""
         self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come{where}"))
 
@@ -221,7 +225,7 @@ class PoolMaster:
         job.mark = job.breach_from = None
         job.own_iteration_s = 0.0
         if job.stage is Stage.SHARED:
-            job.provisional = True
+            job.provisional, job.unmeasured_from = True, self._now
         else:
             job.demand = None
 
@@ -241,26 +245,31 @@ class PoolMaster:
             self._to_own(job, "the assignment that it reports cannot be kept")
 
     def _adopt(self, job: PooledJob) -> bool:
-        """Keep a job where it says that it is, if its Aggregators are there and serve it, or may serve it.
+        """Keep a job where it says that it is, if its Aggregators say so, too, soon after a start.
 
-        The loads are estimated until they are measured. An Aggregator that seems to be overloaded meanwhile
-        gets no further job.
+        A report alone is the word of a user, who could claim the whole pool. The loads are estimated until
+        they are measured. An Aggregator that seems to be overloaded meanwhile gets no further job.
         """
         used, known = job.use.used, self._state.known
         if not job.knows_itself or not all(each.name in known and each.share > 0 for each in used):
             return False
+        if not all(self._keeps(known[each.name], job) for each in used):
+            return False
         demand = demand_of(job, job.use.iteration_s, estimated_ns(job.use))
         numbers = {each.name: known[each.name].number for each in used}
-        serving = {one.number for one in known.values() if one.attached.sums_of(job.name) is not None}
-        mine = self._state.open_to(job)
-        if not all(n in mine or (n in serving and self._state.of_tenant(n, job)) for n in numbers.values()):
-            return False
         tasks = {
             number: [demand.tasks[index] for index in parts] for number, parts in dealt(used, numbers).items()
         }
         self._state.pool = self._state.pool.hosting(demand, tasks)
         job.stage, job.demand, job.provisional = Stage.SHARED, demand, True
+        job.assigned_at = job.unmeasured_from = self._now
         return True
+
+    def _keeps(self, known: KnownAggregator, job: PooledJob) -> bool:
+        """Whether a job may have been assigned to an Aggregator that serves it, before flexod knew of it."""
+        is_new = self._now <= max(self._began_at, known.came_at) + ADOPTS_FOR_S
+        serves = known.attached.sums_of(job.name) is not None
+        return is_new and serves and self._state.of_tenant(known.number, job)
 
     def _tenant(self, client: PoolClient) -> str:
         match self._settings.share:
@@ -287,12 +296,17 @@ class PoolMaster:
                 self._state.note_link(each, now)
 
     def _measure(self, job: PooledJob, now: float) -> None:
-        """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
+        """Complete the profile of a job on temporary Aggregators, or measure an estimated one again.
+
+        A job that is not measured in time goes back: nobody can judge what it does to others.
+        """
         job.note_own_time()
         if job.stage is not Stage.PROFILED and not (job.stage is Stage.SHARED and job.provisional):
             return
         demand = job.measured(self._state.cpu_s(job))
         if demand is None:
+            if job.attached and job.provisional and now > job.unmeasured_from + PROFILED_WITHIN_S:
+                self._revert(job, f"it was not measured within {PROFILED_WITHIN_S:.0f} s", now)
             return
         job.provisional, job.breach_from = False, None
         if job.stage is not Stage.PROFILED:
@@ -464,7 +478,7 @@ class PoolMaster:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
         elif not self._state.one_may_become_idle and (demand := job.estimated()) is not None:
-            job.demand, job.provisional = demand, True
+            job.demand, job.provisional, job.unmeasured_from = demand, True, self._now
             self._place(job)
         else:
             job.why = "it waits for an idle pool Aggregator, to be profiled there"

@@ -82,6 +82,8 @@ class PooledJob:
     """The profile; None: it has none yet."""
     provisional: bool = False
     """Whether the profile is partly estimated, so that it is measured again."""
+    unmeasured_from: float = 0.0
+    """The time since when it is provisional."""
     shape: tuple[int, int] = (0, 0)
     """Its nodes and bytes when both were known last."""
     temporary: tuple[int, ...] = ()

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 from pool_world import GB, MB, PoolWorld
 
-from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S, TAKEN_OVER_WITHIN_S
+from flexo.aggregation.master import (
+    ADOPTED_WITHIN_S,
+    ADOPTS_FOR_S,
+    GONE_AFTER_S,
+    PROFILED_WITHIN_S,
+    TAKEN_OVER_WITHIN_S,
+)
 from flexo.aggregation.pool_state import LinkLoad
 from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
 from flexo.model.aggregation import Eviction, JobSums, PoolAggregator, UsedAggregator
@@ -331,6 +337,48 @@ def test_a_leader_that_claims_another_users_aggregator_gets_no_token_for_it() ->
         decided = world.tick()
         told = next((each for each in decided.assignments if each.job == thief.key), None)
         assert told is None or not told.shares
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at flexod's start", "later"])
+def test_a_job_that_claims_the_whole_pool_gets_what_any_job_gets(*, late: bool) -> None:
+    """It trains at none of the Aggregators that it names, so none of them says that the job is there."""
+    world = PoolWorld(4)
+    if late:
+        world.run(int(ADOPTS_FOR_S) + 5)
+    claim = tuple(UsedAggregator(name, 1) for name in world.pool)
+    job = world.add(1, reserves=1, obeys=False)
+    job.version, job.iterations = 1, 50
+    told = []
+    for _ in range(300):
+        job.used = claim
+        said = job.client()
+        job.used = ()  # the world has an Aggregator say that a job is there where the job uses it
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(job, "client", lambda said=said: said)
+            told += [each.shares for each in world.tick().assignments]
+    assert told
+    assert max(map(len, told)) <= 1
+
+
+def test_a_job_that_serves_itself_with_an_old_token_is_not_adopted_long_after_flexods_start() -> None:
+    world = PoolWorld(2)
+    world.run(int(ADOPTS_FOR_S) + 5)
+    job = world.add(1, reserves=1)
+    job.used, job.version, job.iterations = tuple(UsedAggregator(name, 1) for name in world.pool), 7, 500
+    world.run(int(ADOPTED_WITHIN_S) + 3)
+    assert job.version > 7
+    assert len(job.used) < 2
+
+
+def test_an_adopted_job_that_is_never_measured_goes_back() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    job.alone_s = 1e6  # it stands still
+    world.restart_flexod()
+    happened = world.run(int(PROFILED_WITHIN_S) + 10)
+    assert any(each.kind == "revert" and "not measured" in each.text for each in happened)
+    assert stages(world) == {1: "rests"}
 
 
 def test_a_leader_that_is_away_keeps_its_assignment() -> None:
