@@ -28,8 +28,11 @@ HELLO_WITHIN_S = 5.0
 MOST_STRANGERS = 64
 """Limit of connections at a door that have not said yet who they are. One more, and the oldest is closed."""
 MOST_REMEMBERED = 64
+MOST_CONNECTIONS = 512
+"""Limit of the connections of one job at an Aggregator without workers: each takes two threads. A job has one
+for each of its nodes, and twice as many between two generations."""
 PAUSE_S = 0.05
-"""Seconds until a door that has no descriptor left for a connection tries again."""
+"""Seconds until a door that has no descriptor or thread left for a connection tries again."""
 
 
 class Server:
@@ -106,7 +109,12 @@ class Server:
                 time.sleep(PAUSE_S)
                 continue
             strangers.come(connection)
-            threading.Thread(target=self._meet, args=(connection, strangers), daemon=True).start()
+            try:
+                threading.Thread(target=self._meet, args=(connection, strangers), daemon=True).start()
+            except RuntimeError:  # no thread is left; this one has to go on, or nobody is heard ever again
+                strangers.go(connection)
+                sockets.close(connection)
+                time.sleep(PAUSE_S)
 
     def _meet(self, connection: socket.socket, strangers: _Strangers) -> None:
         try:
@@ -168,6 +176,8 @@ class Server:
         """
         plan, own = hello.plan, hello.to
         with self._lock:
+            if self._local is None:
+                self._check_connections(name.job)
             session = self._sessions.get(name)
             if session is None:
                 comes_back = hello.role is Role.NODE and hello.keys != NEW
@@ -179,6 +189,11 @@ class Server:
                 raise BadFrame(f"generation {plan.generation} has another plan")
             session.connections += 1
             return session
+
+    def _check_connections(self, job: str) -> None:
+        here = sum(session.connections for name, session in self._sessions.items() if name.job == job)
+        if here >= MOST_CONNECTIONS:
+            raise BadFrame(f"the job has {here} connections here; at most {MOST_CONNECTIONS} are allowed")
 
     def _is_of(self, session: Session, plan: Plan) -> bool:
         """Whether the session is of this plan. At a node's own Aggregator, the pool may have changed."""
