@@ -46,6 +46,11 @@ class KeyShape:
         """Bytes of all numbers."""
         return self.elements * self.item_bytes
 
+    @property
+    def sent_size(self) -> int:
+        """Bytes of a node's sum of all numbers, as it is sent: half precision in single precision."""
+        return self.elements * (4 if self.dtype in HALVES else self.item_bytes)
+
     def parts(self, part_bytes: int) -> int:
         """The number of parts of at most `part_bytes`."""
         return -(-self.elements // (part_bytes // self.item_bytes))

@@ -32,6 +32,7 @@ class JobMeter:
         self._turns = turns
         self._lock = threading.Lock()
         self._bytes = 0
+        self._memory = 0
         self._sums = 0
         self._cpu_s = 0.0
         self._longest_wait_s = 0.0
@@ -47,11 +48,15 @@ class JobMeter:
             self._sums += 1
             self._longest_wait_s = max(self._longest_wait_s, waited)
 
-    def register(self, size: int) -> int:
-        """Count `size` bytes more; less, if negative. Returns how many are registered now."""
+    def register(self, gradients: int, memory: int) -> int:
+        """Count so many bytes of gradients more, and of memory for their sums; less, if negative.
+
+        Returns how many bytes of memory are registered now.
+        """
         with self._lock:
-            self._bytes += size
-            return self._bytes
+            self._bytes += gradients
+            self._memory += memory
+            return self._memory
 
     def spent(self, cpu_s: float) -> None:
         """Count CPU seconds of a thread that works for this job."""

@@ -142,7 +142,8 @@ def from_bytes(data: bytes) -> Hello:
         )
         _check(plan)
         role = Role(said["role"])
-        most = {Role.WORKER: plan.size, Role.NODE: len(plan.nodes)}[role] - 1
+        with_workers = sum(1 for node in plan.nodes if node.ranks)  # a pool's, which come last, push nothing
+        most = {Role.WORKER: plan.size, Role.NODE: with_workers}[role] - 1
         number, to = _number(said, "number", 0, most), _number(said, "to", 0, len(plan.nodes) - 1)
         return Hello(role, number, to, str(said["token"]), plan, _number(said, "keys", NEW, 2**31))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -412,7 +412,7 @@ class Session:
     def usage(self) -> AggregatorUsage:
         """What this generation's sums are. A key that was summed once, as a model is sent, is no measure."""
         with self._lock:
-            size = sum(state.shape.size for state in self._keys.values())
+            size = sum(state.shape.sent_size for state in self._keys.values())
             rounds = [
                 (state.shape.size * done, done) for state in self._keys.values() if (done := state.rounds())
             ]
@@ -456,7 +456,7 @@ class Session:
             for state in self._keys.values():
                 state.close()
                 if self._meter is not None:
-                    self._meter.register(-state.shape.size)
+                    self._meter.register(-state.shape.size, -self._memory_of(state.shape))
             self._early.clear()
             self._keys.clear()  # connections that end slowly must not keep the memory of sums
 
@@ -536,10 +536,15 @@ class Session:
         """Count a new key. Raises BadFrame if the job has more than it may have."""
         if self._meter is None:
             return
-        registered = self._meter.register(shape.size)
+        memory = self._memory_of(shape)
+        registered = self._meter.register(shape.size, memory)
         if registered > self._quota:
-            self._meter.register(-shape.size)
-            raise BadFrame(f"{registered} bytes of gradients; the job's token allows {self._quota}")
+            self._meter.register(-shape.size, -memory)
+            raise BadFrame(f"sums that take {registered} bytes; the job's token allows {self._quota}")
+
+    def _memory_of(self, shape: KeyShape) -> int:
+        """The most bytes that a key takes here: for the sum of each node, and for the result."""
+        return len(self._choice.ranked) * shape.sent_size + shape.size
 
     def _known(self, key: int) -> KeyState:
         if self._closed:

@@ -1,7 +1,7 @@
 """Tokens with which a job uses a pool Aggregator: flexod signs them, and the Aggregator checks them. Pure.
 
 Each Aggregator has a key of its own, which only flexod and this Aggregator know. So a token is worth nothing
-at another Aggregator. A token names the job, its user, the most bytes that the job may register, and the time
+at another Aggregator. A token names the job, its user, the most memory that the job may take, and the time
 at which it expires. The expiry concerns new connections only: a connection that stands outlives its token.
 """
 
@@ -36,7 +36,8 @@ class AggregationToken:
     job: str
     user: str
     quota: int
-    """The most bytes of one iteration's gradients that the job may register at this Aggregator."""
+    """The most bytes of memory that the job's sums may take at this Aggregator: for each key, a buffer for
+    each of its nodes, and one for the result."""
     expires_at: int
     """Seconds since the epoch."""
 

@@ -37,6 +37,7 @@ from flexo.aggregation.settings import AggregationSettings
 from flexo.aggregation.upkeep import PoolUpkeep
 from flexo.model.aggregation import AggregationView, Eviction, PoolAggregator, UsedAggregator
 from flexo.model.queue import JobKey
+from flexo_protos.aggregation_token import MOST_QUOTA
 
 GONE_AFTER_S: Final = 10.0
 """The time that an Aggregator may be away before its jobs are assigned anew: a broken connection to flexod
@@ -71,7 +72,7 @@ _GREEDY_RATES: Final = 2
 """A job that is greedy in so many measurements of CPU time goes back, even if nobody loses by that."""
 _MIB: Final = 1 << 20
 LEAST_QUOTA: Final = 64 * (1 << 20)
-"""The least bytes that a token allows. A script may exchange a little more than its gradients, later."""
+"""The least gradients that a token allows, in bytes. A script may exchange a little more, later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class PoolAssignment:
     version: int
     shares: tuple[UsedAggregator, ...]
     quota: int
-    """The most bytes that it may register at each of them."""
+    """The most bytes of memory that its sums may take at each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class PoolMaster:
         shape = client.use.nodes, client.use.size  # unknown while its agents are silent for a moment
         resized = all(shape) and shape != job.shape and not is_greedy
         job.shape = shape if all(shape) else job.shape
-        job.client, job.attached = client, True
+        job.client, job.attached, job.most_nodes = client, True, max(job.most_nodes, client.nodes)
         if client.use.wants_pool and client.use.version > job.version:
             job.version = client.use.version + 1  # another flexod has assigned it meanwhile
         if not resized:
@@ -232,7 +233,7 @@ class PoolMaster:
     def _meet(self, client: PoolClient, now: float) -> None:
         """Take a job up that is new, or new to this flexod."""
         job = PooledJob(client, self._tenant(client), now, version=client.use.version)
-        job.shape = client.use.nodes, client.use.size
+        job.shape, job.most_nodes = (client.use.nodes, client.use.size), client.nodes
         if not client.use.used:
             self._state.jobs[client.key] = job
             return
@@ -582,8 +583,15 @@ class PoolMaster:
                 self._changed(job, before, "fewer Aggregators serve the same jobs")
 
     def _assignment(self, job: PooledJob) -> PoolAssignment:
-        quota = min(max(LEAST_QUOTA, 2 * job.use.size), self._settings.quota_mib * _MIB)
-        return PoolAssignment(job.key, job.client.user, job.version, self._state.shares(job), quota)
+        return PoolAssignment(
+            job.key, job.client.user, job.version, self._state.shares(job), self._quota(job)
+        )
+
+    def _quota(self, job: PooledJob) -> int:
+        """The memory for a job's sums: of each node, and the result. The gradients of two generations may be
+        there at once, each of them on as many nodes as the job has ever had."""
+        gradients = min(max(LEAST_QUOTA, 2 * job.use.size), self._settings.quota_mib * _MIB)
+        return min((job.most_nodes + 1) * gradients, MOST_QUOTA)
 
 
 def _why_there(pool: AggregatorPool, job: PooledJob) -> str:

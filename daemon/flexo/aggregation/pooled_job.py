@@ -53,6 +53,8 @@ class PoolClient:
     user: str
     account: str
     use: AggregationUse
+    nodes: int
+    """The nodes on which it may have workers, by the cluster and flexod's grants, not by its report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class PooledJob:
     """The time since when it is provisional."""
     shape: tuple[int, int] = (0, 0)
     """Its nodes and bytes when both were known last."""
+    most_nodes: int = 0
+    """The most nodes that it has had."""
     temporary: tuple[int, ...] = ()
     """The numbers of its temporary Aggregators."""
     assigned_at: float = 0.0

@@ -427,6 +427,17 @@ def test_a_resized_job_is_measured_again_where_it_is() -> None:
     assert world.decided.view.jobs[0].alone_s == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize("nodes", [2, 30])
+def test_a_token_allows_what_two_generations_of_the_job_take(nodes: int) -> None:
+    """Whatever the job says of its nodes: flexod knows how many it has, and had."""
+    world = PoolWorld(1, quota_mib=4096)
+    job = world.add(1, reserves=1, size=100 * MB, nodes=nodes, cpu_s=0.001)
+    world.run(5)
+    job.nodes = 1
+    decided = world.tick()
+    assert [each.quota for each in decided.assignments] == [2 * (nodes + 1) * 100 * MB]
+
+
 def test_gradients_over_the_quota_stay_at_home() -> None:
     world = PoolWorld(1, quota_mib=10)
     world.add(1, size=20 * MB)

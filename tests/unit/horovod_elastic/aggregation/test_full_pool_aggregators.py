@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from pool_processes import wait_for
@@ -15,6 +16,7 @@ from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
 from horovod_elastic.aggregation import server as servers
 from horovod_elastic.aggregation.doors import PoolDoor
 from horovod_elastic.aggregation.frames import Frame, Kind
+from horovod_elastic.aggregation.memory import KeyShape
 from horovod_elastic.aggregation.plan import Hello, Plan, PlannedNode, Role, to_bytes
 from horovod_elastic.aggregation.server import Server
 
@@ -86,3 +88,37 @@ def test_one_jobs_connections_are_limited_and_another_job_is_let_in(
         peer.close()
     wait_for(lambda: "5" not in pool.server.used())
     pool.welcome("5")
+
+
+@pytest.mark.parametrize(("dtype", "of_a_node"), [("float32", 4), ("bfloat16", 4), ("float64", 8)])
+def test_a_token_bounds_the_memory_for_the_sums_of_all_nodes(pool: Pool, dtype: str, of_a_node: int) -> None:
+    """What one key takes is a buffer for each node, in which half precision is single, and the result."""
+    shape = KeyShape("key", dtype, 1000)
+    fits = 5 * 1000 * of_a_node + shape.size
+    for job, quota in (("5", fits - 1), ("6", fits)):
+        peer = pool.welcome(job, nodes=5, quota=quota)
+        peer.register(0, shape)
+        peer.send(Frame(Kind.PING))
+        answer, text = peer.next()
+        if quota < fits:
+            assert answer.kind is Kind.FAILED
+            assert str(fits).encode() in text
+            assert str(quota).encode() in text
+        else:
+            assert answer.kind is Kind.PONG
+            assert pool.server.used()[job].bytes == shape.size
+
+
+def test_only_nodes_with_workers_push(pool: Pool) -> None:
+    """So the nodes for which a job pays are all that it has buffers for."""
+    assert "number is '3'" in with_others_of_the_pool(pool).until(Kind.FAILED)[1].decode()
+
+
+def with_others_of_the_pool(pool: Pool) -> Peer:
+    """A connection that says that it is another Aggregator of the pool."""
+    peer = pool.welcome("5")
+    plan = replace(peer.plan, generation=2, nodes=(*peer.plan.nodes, peer.plan.nodes[-1]))
+    other = Peer(socket.create_connection(("127.0.0.1", pool.server.port), 10), plan)
+    pool.peers.append(other)
+    other.send(Frame(Kind.HELLO), to_bytes(Hello(Role.NODE, 3, 2, plan.nodes[2].token, plan)))
+    return other
