@@ -33,6 +33,7 @@ class JobMeter:
         self._lock = threading.Lock()
         self._bytes = 0
         self._memory = 0
+        self._keys = 0
         self._sums = 0
         self._cpu_s = 0.0
         self._longest_wait_s = 0.0
@@ -48,15 +49,16 @@ class JobMeter:
             self._sums += 1
             self._longest_wait_s = max(self._longest_wait_s, waited)
 
-    def register(self, gradients: int, memory: int) -> int:
-        """Count so many bytes of gradients more, and of memory for their sums; less, if negative.
+    def register(self, gradients: int, memory: int, keys: int) -> tuple[int, int]:
+        """Count so many bytes of gradients more, of memory for their sums, and keys; less, if negative.
 
-        Returns how many bytes of memory are registered now.
+        Returns how many bytes of memory, and keys, are registered now.
         """
         with self._lock:
             self._bytes += gradients
             self._memory += memory
-            return self._memory
+            self._keys += keys
+            return self._memory, self._keys
 
     def spent(self, cpu_s: float) -> None:
         """Count CPU seconds of a thread that works for this job."""

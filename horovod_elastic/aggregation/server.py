@@ -28,6 +28,8 @@ HELLO_WITHIN_S = 5.0
 MOST_STRANGERS = 64
 """Limit of connections at a door that have not said yet who they are. One more, and the oldest is closed."""
 MOST_REMEMBERED = 64
+MOST_SESSIONS = 16
+"""Limit of the sessions of one job at an Aggregator without workers: of generations, and of assignments."""
 MOST_CONNECTIONS = 512
 """Limit of the connections of one job at an Aggregator without workers: each takes two threads. A job has one
 for each of its nodes, and twice as many between two generations."""
@@ -183,12 +185,19 @@ class Server:
                 comes_back = hello.role is Role.NODE and hello.keys != NEW
                 if name in self._over and not comes_back:
                     raise BadFrame(f"generation {plan.generation} is over")
+                if self._local is None:
+                    self._check_sessions(name.job)
                 session = Session(plan, own, self._host, self._meter(name.job), quota)
                 self._sessions[name] = session
             elif session.own != own or not self._is_of(session, plan):
                 raise BadFrame(f"generation {plan.generation} has another plan")
             session.connections += 1
             return session
+
+    def _check_sessions(self, job: str) -> None:
+        here = sum(name.job == job for name in self._sessions)
+        if here >= MOST_SESSIONS:
+            raise BadFrame(f"the job has {here} generations here; at most {MOST_SESSIONS} are allowed")
 
     def _check_connections(self, job: str) -> None:
         here = sum(session.connections for name, session in self._sessions.items() if name.job == job)

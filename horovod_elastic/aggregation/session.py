@@ -54,7 +54,7 @@ LOOK_S = 0.2
 LEAST_BUFFER = 1 << 15
 """Bytes. With fewer than a packet or two in flight, each would wait until the other end acknowledges it."""
 MOST_KEYS = 1 << 12
-"""Limit of a generation's keys."""
+"""Limit of a generation's keys; at an Aggregator without workers, of a job's, whose generations overlap."""
 COME_BACK_S = 1.0
 """Seconds within which workers must find an Aggregator that was started again. Later ones count as gone."""
 
@@ -456,7 +456,7 @@ class Session:
             for state in self._keys.values():
                 state.close()
                 if self._meter is not None:
-                    self._meter.register(-state.shape.size, -self._memory_of(state.shape))
+                    self._meter.register(-state.shape.size, -self._memory_of(state.shape), -1)
             self._early.clear()
             self._keys.clear()  # connections that end slowly must not keep the memory of sums
 
@@ -524,7 +524,9 @@ class Session:
                 raise BadFrame(f"a key with the number {key}; a generation has at most {MOST_KEYS}")
             self._charge(shape)
             own = os.dup(fd) if fd >= 0 else -1
-            state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, own)
+            state = self._keys[key] = KeyState(
+                shape, self.plan.part_bytes, self.plan.size, own, shared=bool(self._ours)
+            )
             for root in self._roots.values():
                 if root.outbox is not None:
                     root.outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(shape),))
@@ -537,10 +539,13 @@ class Session:
         if self._meter is None:
             return
         memory = self._memory_of(shape)
-        registered = self._meter.register(shape.size, memory)
-        if registered > self._quota:
-            self._meter.register(-shape.size, -memory)
-            raise BadFrame(f"sums that take {registered} bytes; the job's token allows {self._quota}")
+        registered, keys = self._meter.register(shape.size, memory, 1)
+        if registered <= self._quota and keys <= MOST_KEYS:
+            return
+        self._meter.register(-shape.size, -memory, -1)
+        if keys > MOST_KEYS:
+            raise BadFrame(f"{keys} keys of one job; at most {MOST_KEYS} are allowed")
+        raise BadFrame(f"sums that take {registered} bytes; the job's token allows {self._quota}")
 
     def _memory_of(self, shape: KeyShape) -> int:
         """The most bytes that a key takes here: for the sum of each node, and for the result."""

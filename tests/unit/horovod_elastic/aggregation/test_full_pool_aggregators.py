@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pool_processes import wait_for
@@ -14,6 +15,7 @@ from raw_peers import Peer
 
 from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
 from horovod_elastic.aggregation import server as servers
+from horovod_elastic.aggregation import session
 from horovod_elastic.aggregation.doors import PoolDoor
 from horovod_elastic.aggregation.frames import Frame, Kind
 from horovod_elastic.aggregation.memory import KeyShape
@@ -122,3 +124,37 @@ def with_others_of_the_pool(pool: Pool) -> Peer:
     pool.peers.append(other)
     other.send(Frame(Kind.HELLO), to_bytes(Hello(Role.NODE, 3, 2, plan.nodes[2].token, plan)))
     return other
+
+
+def test_the_keys_of_a_job_take_no_descriptors_of_other_jobs(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_KEYS", 300)
+    small = KeyShape("key", "float32", 1)
+    peers = [pool.welcome("5", generation=generation) for generation in (1, 2)]
+    before = descriptors()
+    for peer in peers:
+        for key in range(150):
+            peer.register(key, small)
+        peer.send(Frame(Kind.PING))
+        assert peer.next()[0].kind is Kind.PONG
+    assert descriptors() < before + 50
+    peers[0].register(299, small)
+    assert "at most 300" in peers[0].until(Kind.FAILED)[1].decode()
+    other = pool.welcome("6")
+    other.register(0, small)
+    other.send(Frame(Kind.PING))
+    assert other.next()[0].kind is Kind.PONG
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_one_jobs_generations_are_limited(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MOST_SESSIONS", 2)
+    for generation in (1, 2):
+        pool.welcome("5", generation=generation)
+    assert "at most 2" in pool.node("5", generation=3).until(Kind.FAILED)[1].decode()
+    pool.welcome("5", generation=2, number=1)
+    pool.welcome("6")
