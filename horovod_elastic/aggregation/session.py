@@ -441,14 +441,17 @@ class Session:
             return not self._workers and (bool(self._failed) or self._left | self._choice.gone >= self._ours)
 
     def close(self) -> None:
-        """Leave the other nodes in order, and end all connections."""
+        """Leave the other nodes in order, and end all connections.
+
+        Nothing more is heard from now on, and after FLUSH_S nothing more is sent: an evicted job cannot stay.
+        """
         with self._lock:
             self._closed = True
             for root in self._roots.values():
                 root.close()
             for node in self._nodes.values():
                 node.outbox.add(Frame(Kind.BYE))
-                node.outbox.end()
+                node.end()
             for worker in self._workers.values():
                 worker.close()
             for _, _, _, fds, _ in self._early:
@@ -621,7 +624,7 @@ class Session:
     def _hear_node(self, connection: socket.socket, node: int, outbox: Outbox) -> None:
         scratch = memoryview(bytearray(1 << 16))
         clock = ThreadClock(None if self._meter is None else self._meter.spent)
-        while True:
+        while not self._closed:  # what has come before a connection is shut down is still received
             frame = frames.receive(connection)
             if frame.kind is Kind.PUSH:
                 self._hear_push(connection, node, frame, outbox, scratch)
@@ -636,7 +639,7 @@ class Session:
             elif frame.kind is Kind.RESULT:
                 self.hear_result(connection, frame, scratch, self.own)
             elif frame.kind is Kind.PING:
-                outbox.add(Frame(Kind.PONG))
+                outbox.answer()
             else:
                 self._hear_who_sums(connection, node, frame)
             clock.tick()

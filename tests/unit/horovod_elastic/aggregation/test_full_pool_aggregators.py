@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -12,13 +13,16 @@ from pathlib import Path
 import pytest
 from pool_processes import wait_for
 from raw_peers import Peer
+from summing_world import BOUND_S
 
 from flexo_protos.aggregation_token import KEY_BYTES, AggregationToken, sign
+from horovod_elastic import sockets
 from horovod_elastic.aggregation import server as servers
 from horovod_elastic.aggregation import session
 from horovod_elastic.aggregation.doors import PoolDoor
-from horovod_elastic.aggregation.frames import Frame, Kind
+from horovod_elastic.aggregation.frames import Frame, Kind, header
 from horovod_elastic.aggregation.memory import KeyShape
+from horovod_elastic.aggregation.outbox import Outbox
 from horovod_elastic.aggregation.plan import Hello, Plan, PlannedNode, Role, to_bytes
 from horovod_elastic.aggregation.server import Server
 
@@ -158,3 +162,52 @@ def test_one_jobs_generations_are_limited(pool: Pool, monkeypatch: pytest.Monkey
     assert "at most 2" in pool.node("5", generation=3).until(Kind.FAILED)[1].decode()
     pool.welcome("5", generation=2, number=1)
     pool.welcome("6")
+
+
+def flood(peer: Peer, over: threading.Event) -> None:
+    """Ask for ever, until the connection ends."""
+    with contextlib.suppress(OSError):
+        while not over.is_set():
+            peer.connection.sendall(header(Frame(Kind.PING)) * 512)
+
+
+def read_slowly(peer: Peer, over: threading.Event) -> None:
+    """Read less than comes, so that something is always waiting."""
+    with contextlib.suppress(OSError):
+        while not over.wait(0.1) and peer.connection.recv(1 << 16):
+            pass
+
+
+def test_an_evicted_job_that_asks_for_ever_and_reads_slowly_has_to_leave(pool: Pool) -> None:
+    peer, over = pool.welcome("5"), threading.Event()
+    peer.connection.settimeout(None)
+    both = [threading.Thread(target=each, args=(peer, over), daemon=True) for each in (flood, read_slowly)]
+    for each in both:
+        each.start()
+    try:
+        time.sleep(2.0)
+        pool.door.refused = frozenset({"5"})
+        pool.server.evict("5")
+        wait_for(lambda: not pool.server.used())
+    finally:
+        over.set()
+        sockets.close(peer.connection)
+        for each in both:
+            each.join(BOUND_S)
+
+
+def test_one_answer_waits_for_all_that_ask_meanwhile() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+        outbox = Outbox(one, "test")
+        outbox.add(Frame(Kind.RESULT), (bytes(1 << 20),))  # it fills the connection
+        for _ in range(1000):
+            outbox.answer()
+        outbox.end()
+        peer = Peer(other, Plan("5", 1, (PlannedNode("n0", (0,)),)))
+        kinds = []
+        with contextlib.suppress(EOFError):
+            while True:
+                kinds.append(peer.next()[0].kind)
+        assert kinds == [Kind.RESULT, Kind.PONG]
