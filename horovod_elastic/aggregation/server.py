@@ -19,7 +19,7 @@ from horovod_elastic.aggregation.control import AggregatorUsage, Assignment
 from horovod_elastic.aggregation.doors import Door, Guest
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.meter import JobMeter, JobUse
-from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, from_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, fields_of, hello_of
 from horovod_elastic.aggregation.session import Session
 from horovod_elastic.aggregation.turns import FairTurns
 from horovod_elastic.trace import say
@@ -150,8 +150,9 @@ class Server:
         frame = frames.receive(connection)
         if frame.kind is not Kind.HELLO:
             raise BadFrame(f"{frame.kind.name} before HELLO")
-        hello = from_bytes(frames.receive_text(connection, frame))
-        return hello, self._door.admit(hello.token)
+        said = fields_of(frames.receive_text(connection, frame))
+        guest = self._door.admit(str(said.get("token", "")))  # a stranger's plan may be large
+        return hello_of(said), guest
 
     def _serve(self, connection: socket.socket, hello: Hello, guest: Guest) -> None:
         if hello.role is Role.WORKER and connection.family != socket.AF_UNIX:

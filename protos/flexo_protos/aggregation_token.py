@@ -60,7 +60,7 @@ def check(text: str, key: bytes, now: float) -> AggregationToken:
     if len(text) > LONGEST:
         raise BadToken(f"the token has {len(text)} characters; at most {LONGEST} are allowed")
     content, _, signature = text.rpartition(":")
-    if not hmac.compare_digest(signature.encode(), _signature(content, key).encode()):
+    if not hmac.compare_digest(signature.encode(errors="replace"), _signature(content, key).encode()):
         raise BadToken("the token is not signed by flexod for this Aggregator: ask flexod for a new one")
     token = _content(content)
     if now >= token.expires_at:
@@ -99,4 +99,4 @@ def _check_key(key: bytes) -> None:
 
 
 def _signature(text: str, key: bytes) -> str:
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, text.encode(errors="replace"), hashlib.sha256).hexdigest()

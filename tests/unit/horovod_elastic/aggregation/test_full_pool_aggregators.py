@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from horovod_elastic.aggregation.server import Server
 pytestmark = pytest.mark.processes
 KEY = b"k" * KEY_BYTES
 MIB = 1 << 20
+A_PLAN = Plan("5", 1, (PlannedNode("n0", (0,)),))
 
 
 class Pool:
@@ -205,9 +207,19 @@ def test_one_answer_waits_for_all_that_ask_meanwhile() -> None:
         for _ in range(1000):
             outbox.answer()
         outbox.end()
-        peer = Peer(other, Plan("5", 1, (PlannedNode("n0", (0,)),)))
+        peer = Peer(other, A_PLAN)
         kinds = []
         with contextlib.suppress(EOFError):
             while True:
                 kinds.append(peer.next()[0].kind)
         assert kinds == [Kind.RESULT, Kind.PONG]
+
+
+@pytest.mark.parametrize("nodes", [[["n0", [0], "h", 1, "t", 1]], "which nobody reads"])
+@pytest.mark.parametrize("token", ["guessed", "\ud800", None])
+def test_a_strangers_plan_is_not_read(pool: Pool, token: str | None, nodes: object) -> None:
+    """It may be large, and takes the only core from those who sum."""
+    stranger = Peer(socket.create_connection(("127.0.0.1", pool.server.port), 10), A_PLAN)
+    pool.peers.append(stranger)
+    stranger.send(Frame(Kind.HELLO), json.dumps({"token": token, "nodes": nodes}).encode())
+    assert "the token is not signed by flexod" in stranger.until(Kind.FAILED)[1].decode()
