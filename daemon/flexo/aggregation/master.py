@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal
 
-from flexo.aggregation.assignment import assign
+from flexo.aggregation.assignment import TaskTooLarge, assign
 from flexo.aggregation.congestion import congested_among, move_away
 from flexo.aggregation.demand import Capacity, JobDemand
 from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits, moves_between
@@ -419,7 +419,10 @@ class PoolMaster:
     def _move_back(self, loser: PooledJob, moved: PooledJob, lost: str) -> bool:
         """Put tasks back that the last change moved, if their former Aggregators are still there."""
         change = Change(moved.name, moved.since_change, moved.before)
-        undone = undo_for(self._state.pool, loser.name, (change,), self._limits)
+        try:
+            undone = undo_for(self._state.pool, loser.name, (change,), self._limits)
+        except TaskTooLarge:  # its former place is taken, and the present ones have shrunk
+            return False
         if undone is None or not set(undone.hosts(moved.name)) <= self._state.open_to(moved):
             return False
         self._state.reverts += 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pool_world import GB, MB, PoolWorld
+from pool_world import GB, MB, PoolWorld, Trainer
 
+from flexo.aggregation.assignment import TaskTooLarge
+from flexo.aggregation.demand import AggregationTask, Capacity, JobDemand
 from flexo.aggregation.master import (
     ADOPTED_WITHIN_S,
     ADOPTS_FOR_S,
@@ -14,7 +16,10 @@ from flexo.aggregation.master import (
     PROFILED_WITHIN_S,
     TAKEN_OVER_WITHIN_S,
 )
+from flexo.aggregation.pool import Aggregator, AggregatorPool
 from flexo.aggregation.pool_state import LinkLoad
+from flexo.aggregation.pooled_job import PooledJob
+from flexo.aggregation.scaling import Change, undo_for
 from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
 from flexo.model.aggregation import Eviction, JobSums, PoolAggregator, UsedAggregator
 
@@ -718,3 +723,28 @@ def test_what_others_leave_of_a_link_is_told_by_the_direction_that_they_use_more
     assert link.available == 800, "of 900 bytes a second that it sends, 300 are its jobs'"
     link.note(11.0, replace(each, interface_received=1))
     assert link.available is None, "the host was started again"
+
+
+def test_a_job_that_fits_nowhere_any_more_is_not_moved_back() -> None:
+    """Its former place is taken, its present link has shrunk, and the newest Aggregator is small."""
+    first, moved, third = (
+        JobDemand(name, 10**8, 2, tuple(AggregationTask(f"part {n}", size, cpu_ns) for n in range(60)))
+        for name, size, cpu_ns in (
+            ("1", 1_666_666, 333_333),
+            ("2", 1_666_666, 333_333),
+            ("3", 166_666, 1_515_151),
+        )
+    )
+    large, small = Capacity(30 * GB, 64 * GB), Capacity(10 * MB, 64 * MB)
+    pool = AggregatorPool(small, {number: Aggregator(number, large) for number in (1, 2)}, allocated=3)
+    pool = pool.hosting(first, {1: first.tasks}).hosting(moved, {1: moved.tasks})
+    pool = pool.hosting(third, {2: third.tasks})
+    pool = pool.with_aggregators([replace(pool.aggregators[1], capacity=replace(large, network=4 * GB))])
+    master = PoolWorld().master
+    master._state.pool = pool
+    jobs = [PooledJob(Trainer(number, iterations=60).client(), "ada", 0.0) for number in (1, 2)]
+    jobs[1].before = {task.key: 2 for task in moved.tasks}
+    with pytest.raises(TaskTooLarge):
+        undo_for(pool, "1", (Change("2", 60, jobs[1].before),), master._limits)
+    assert not master._move_back(jobs[0], jobs[1], "job 1 loses")
+    assert master._state.pool is pool
