@@ -44,7 +44,8 @@ class AggregatorUsage:
     """What this node's Aggregator does for its job."""
 
     bytes: int
-    """Bytes of all sums that the job's latest generation makes, each counted once."""
+    """Bytes of all sums that the job's latest generation makes, each counted once, as nodes send them: half
+    precision in single precision."""
     rounds: int
     """How often the key was summed in this generation that makes up most of its sums."""
     version: int

@@ -20,7 +20,7 @@ class Guest:
 
     job: str
     quota: int = UNLIMITED
-    """The most bytes of one step's gradients that it may register."""
+    """The most bytes of memory that its sums may take."""
 
 
 class Door(Protocol):

@@ -50,10 +50,13 @@ class _Part:
 class KeyState:
     """The state of one key (see the module). The caller serialises all calls."""
 
-    def __init__(self, shape: KeyShape, part_bytes: int, ranks: int, fd: int = -1) -> None:
-        """`ranks`: how many the generation has. `fd`: a predecessor's memory for results."""
+    def __init__(
+        self, shape: KeyShape, part_bytes: int, ranks: int, fd: int = -1, *, shared: bool = True
+    ) -> None:
+        """`ranks`: how many the generation has. `fd`: a predecessor's memory for results. `shared`: whether
+        workers are on this node."""
         self.shape = shape
-        self.result = ResultMemory(shape, part_bytes, ranks, fd)
+        self.result = ResultMemory(shape, part_bytes, ranks, fd, shared=shared)
         self.parts = [shape.part(number, part_bytes) for number in range(shape.parts(part_bytes))]
         self.inputs: dict[int, InputMemory] = {}
         """The inputs of this node's workers, by rank."""

@@ -46,6 +46,11 @@ class KeyShape:
         """Bytes of all numbers."""
         return self.elements * self.item_bytes
 
+    @property
+    def sent_size(self) -> int:
+        """Bytes of a node's sum of all numbers, as it is sent: half precision in single precision."""
+        return self.elements * (4 if self.dtype in HALVES else self.item_bytes)
+
     def parts(self, part_bytes: int) -> int:
         """The number of parts of at most `part_bytes`."""
         return -(-self.elements // (part_bytes // self.item_bytes))
@@ -113,13 +118,19 @@ class InputMemory:
 class ResultMemory:
     """A node's memory for the results of one key, of `ranks` ranks."""
 
-    def __init__(self, shape: KeyShape, part_bytes: int, ranks: int, fd: int = -1) -> None:
-        """Map the memory behind `fd`, which then is this object's, or make it. BadFrame if it is small."""
+    def __init__(
+        self, shape: KeyShape, part_bytes: int, ranks: int, fd: int = -1, *, shared: bool = True
+    ) -> None:
+        """Map the memory behind `fd`, which then is this object's, or make it. BadFrame if it is small.
+
+        `shared`: whether there are workers, who map it. Otherwise it takes no descriptors.
+        """
         parts, self.mask_bytes = shape.parts(part_bytes), mask_bytes(ranks)
         if parts > MOST_PARTS:
             raise BadFrame(f"a key of {parts} parts; at most {MOST_PARTS} are allowed")
         begins = _rounded(parts * (8 + self.mask_bytes), _ALIGNED)
-        self.fd, self._map = _mapped("flexo-result", begins + shape.size, fd)
+        size = begins + shape.size
+        self.fd, self._map = _mapped("flexo-result", size, fd) if shared else (-1, mmap.mmap(-1, size))
         self._rounds = np.frombuffer(self._map, dtype=np.uint64, count=parts)
         self._masks = np.frombuffer(
             self._map, dtype=np.uint8, count=parts * self.mask_bytes, offset=8 * parts

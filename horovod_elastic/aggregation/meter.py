@@ -32,6 +32,8 @@ class JobMeter:
         self._turns = turns
         self._lock = threading.Lock()
         self._bytes = 0
+        self._memory = 0
+        self._keys = 0
         self._sums = 0
         self._cpu_s = 0.0
         self._longest_wait_s = 0.0
@@ -47,11 +49,16 @@ class JobMeter:
             self._sums += 1
             self._longest_wait_s = max(self._longest_wait_s, waited)
 
-    def register(self, size: int) -> int:
-        """Count `size` bytes more; less, if negative. Returns how many are registered now."""
+    def register(self, gradients: int, memory: int, keys: int) -> tuple[int, int]:
+        """Count so many bytes of gradients more, of memory for their sums, and keys; less, if negative.
+
+        Returns how many bytes of memory, and keys, are registered now.
+        """
         with self._lock:
-            self._bytes += size
-            return self._bytes
+            self._bytes += gradients
+            self._memory += memory
+            self._keys += keys
+            return self._memory, self._keys
 
     def spent(self, cpu_s: float) -> None:
         """Count CPU seconds of a thread that works for this job."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from horovod_elastic.aggregation import frames
-from horovod_elastic.aggregation.frames import Frame
+from horovod_elastic.aggregation.frames import Frame, Kind
 from horovod_elastic.aggregation.meter import ThreadClock
 
 FLUSH_S = 1.0
@@ -33,6 +33,8 @@ class Outbox:
         self._change = threading.Condition()
         self._ending = False
         self._sending = False
+        self._answers = False
+        """Whether a PONG is waiting."""
         self._thread = threading.Thread(target=self._send_all, name=f"to-{name}", daemon=True)
         self._thread.start()
 
@@ -41,6 +43,14 @@ class Outbox:
         with self._change:
             self._waiting.append((frame, payload))
             self._change.notify()
+
+    def answer(self) -> None:
+        """Send PONG soon. One that is waiting already answers this, too: who never reads fills no memory."""
+        with self._change:
+            if not self._answers:
+                self._answers = True
+                self._waiting.append((Frame(Kind.PONG), ()))
+                self._change.notify()
 
     def add_if_idle(self, frame: Frame) -> bool:
         """Send this at once, unless something is being sent. Returns whether it is."""
@@ -73,6 +83,7 @@ class Outbox:
                     if not self._waiting:
                         break
                     frame, payload = self._waiting.popleft()
+                    self._answers &= frame.kind is not Kind.PONG
                     self._sending = True
                 frames.send(self._connection, frame, payload)
                 clock.tick()

@@ -131,8 +131,23 @@ def to_bytes(hello: Hello) -> bytes:
 
 def from_bytes(data: bytes) -> Hello:
     """The message in `data`. Raises BadFrame that says which field is wrong."""
+    return hello_of(fields_of(data))
+
+
+def fields_of(data: bytes) -> Mapping[str, Any]:
+    """The fields of the message in `data`, unchecked. Raises BadFrame."""
     try:
         said = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(f"a hello that cannot be read: {error}") from error
+    if not isinstance(said, dict):
+        raise BadFrame(f"a hello that is {str(said)[:40]!r}, where fields belong")
+    return said
+
+
+def hello_of(said: Mapping[str, Any]) -> Hello:
+    """The message with these fields. Raises BadFrame that says which field is wrong."""
+    try:
         plan = Plan(
             str(said["job"]),
             _number(said, "generation", 0, 2**62),
@@ -142,7 +157,8 @@ def from_bytes(data: bytes) -> Hello:
         )
         _check(plan)
         role = Role(said["role"])
-        most = {Role.WORKER: plan.size, Role.NODE: len(plan.nodes)}[role] - 1
+        with_workers = sum(1 for node in plan.nodes if node.ranks)  # a pool's, which come last, push nothing
+        most = {Role.WORKER: plan.size, Role.NODE: with_workers}[role] - 1
         number, to = _number(said, "number", 0, most), _number(said, "to", 0, len(plan.nodes) - 1)
         return Hello(role, number, to, str(said["token"]), plan, _number(said, "keys", NEW, 2**31))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -52,7 +52,8 @@ def main(arguments: list[str] | None, job_id: str) -> int:
     except (OSError, network.NoAddress) as error:
         say(f"the pool's Aggregator cannot begin: {error}")
         return 1
-    threading.Thread(target=server.serve, daemon=True).start()
+    serving = threading.Thread(target=server.serve, daemon=True)
+    serving.start()
     hello = aggregators_pb2.AggregatorHello(
         host=host,
         port=server.port,
@@ -67,6 +68,9 @@ def main(arguments: list[str] | None, job_id: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: link.leave())
     while not link.is_leaving:
+        if not serving.is_alive():  # flexod must not assign jobs to a process that hears nobody
+            say("the pool's Aggregator ends: it accepts no connections any more")
+            return 1
         time.sleep(PAUSE_S)
     link.wait_until_told()
     deadline = time.monotonic() + LEAVES_WITHIN_S

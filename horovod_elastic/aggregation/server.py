@@ -19,7 +19,7 @@ from horovod_elastic.aggregation.control import AggregatorUsage, Assignment
 from horovod_elastic.aggregation.doors import Door, Guest
 from horovod_elastic.aggregation.frames import BadFrame, Frame, Kind
 from horovod_elastic.aggregation.meter import JobMeter, JobUse
-from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, from_bytes
+from horovod_elastic.aggregation.plan import NEW, Hello, Plan, Role, fields_of, hello_of
 from horovod_elastic.aggregation.session import Session
 from horovod_elastic.aggregation.turns import FairTurns
 from horovod_elastic.trace import say
@@ -28,8 +28,13 @@ HELLO_WITHIN_S = 5.0
 MOST_STRANGERS = 64
 """Limit of connections at a door that have not said yet who they are. One more, and the oldest is closed."""
 MOST_REMEMBERED = 64
+MOST_SESSIONS = 16
+"""Limit of the sessions of one job at an Aggregator without workers: of generations, and of assignments."""
+MOST_CONNECTIONS = 512
+"""Limit of the connections of one job at an Aggregator without workers: each takes two threads. A job has one
+for each of its nodes, and twice as many between two generations."""
 PAUSE_S = 0.05
-"""Seconds until a door that has no descriptor left for a connection tries again."""
+"""Seconds until a door that has no descriptor or thread left for a connection tries again."""
 
 
 class Server:
@@ -106,7 +111,12 @@ class Server:
                 time.sleep(PAUSE_S)
                 continue
             strangers.come(connection)
-            threading.Thread(target=self._meet, args=(connection, strangers), daemon=True).start()
+            try:
+                threading.Thread(target=self._meet, args=(connection, strangers), daemon=True).start()
+            except RuntimeError:  # no thread is left; this one has to go on, or nobody is heard ever again
+                strangers.go(connection)
+                sockets.close(connection)
+                time.sleep(PAUSE_S)
 
     def _meet(self, connection: socket.socket, strangers: _Strangers) -> None:
         try:
@@ -140,8 +150,9 @@ class Server:
         frame = frames.receive(connection)
         if frame.kind is not Kind.HELLO:
             raise BadFrame(f"{frame.kind.name} before HELLO")
-        hello = from_bytes(frames.receive_text(connection, frame))
-        return hello, self._door.admit(hello.token)
+        said = fields_of(frames.receive_text(connection, frame))
+        guest = self._door.admit(str(said.get("token", "")))  # a stranger's plan may be large
+        return hello_of(said), guest
 
     def _serve(self, connection: socket.socket, hello: Hello, guest: Guest) -> None:
         if hello.role is Role.WORKER and connection.family != socket.AF_UNIX:
@@ -168,17 +179,31 @@ class Server:
         """
         plan, own = hello.plan, hello.to
         with self._lock:
+            if self._local is None:
+                self._check_connections(name.job)
             session = self._sessions.get(name)
             if session is None:
                 comes_back = hello.role is Role.NODE and hello.keys != NEW
                 if name in self._over and not comes_back:
                     raise BadFrame(f"generation {plan.generation} is over")
+                if self._local is None:
+                    self._check_sessions(name.job)
                 session = Session(plan, own, self._host, self._meter(name.job), quota)
                 self._sessions[name] = session
             elif session.own != own or not self._is_of(session, plan):
                 raise BadFrame(f"generation {plan.generation} has another plan")
             session.connections += 1
             return session
+
+    def _check_sessions(self, job: str) -> None:
+        here = sum(name.job == job for name in self._sessions)
+        if here >= MOST_SESSIONS:
+            raise BadFrame(f"the job has {here} generations here; at most {MOST_SESSIONS} are allowed")
+
+    def _check_connections(self, job: str) -> None:
+        here = sum(session.connections for name, session in self._sessions.items() if name.job == job)
+        if here >= MOST_CONNECTIONS:
+            raise BadFrame(f"the job has {here} connections here; at most {MOST_CONNECTIONS} are allowed")
 
     def _is_of(self, session: Session, plan: Plan) -> bool:
         """Whether the session is of this plan. At a node's own Aggregator, the pool may have changed."""

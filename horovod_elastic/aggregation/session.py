@@ -54,7 +54,7 @@ LOOK_S = 0.2
 LEAST_BUFFER = 1 << 15
 """Bytes. With fewer than a packet or two in flight, each would wait until the other end acknowledges it."""
 MOST_KEYS = 1 << 12
-"""Limit of a generation's keys."""
+"""Limit of a generation's keys; at an Aggregator without workers, of a job's, whose generations overlap."""
 COME_BACK_S = 1.0
 """Seconds within which workers must find an Aggregator that was started again. Later ones count as gone."""
 
@@ -412,7 +412,7 @@ class Session:
     def usage(self) -> AggregatorUsage:
         """What this generation's sums are. A key that was summed once, as a model is sent, is no measure."""
         with self._lock:
-            size = sum(state.shape.size for state in self._keys.values())
+            size = sum(state.shape.sent_size for state in self._keys.values())
             rounds = [
                 (state.shape.size * done, done) for state in self._keys.values() if (done := state.rounds())
             ]
@@ -441,14 +441,17 @@ class Session:
             return not self._workers and (bool(self._failed) or self._left | self._choice.gone >= self._ours)
 
     def close(self) -> None:
-        """Leave the other nodes in order, and end all connections."""
+        """Leave the other nodes in order, and end all connections.
+
+        Nothing more is heard from now on, and after FLUSH_S nothing more is sent: an evicted job cannot stay.
+        """
         with self._lock:
             self._closed = True
             for root in self._roots.values():
                 root.close()
             for node in self._nodes.values():
                 node.outbox.add(Frame(Kind.BYE))
-                node.outbox.end()
+                node.end()
             for worker in self._workers.values():
                 worker.close()
             for _, _, _, fds, _ in self._early:
@@ -456,7 +459,7 @@ class Session:
             for state in self._keys.values():
                 state.close()
                 if self._meter is not None:
-                    self._meter.register(-state.shape.size)
+                    self._meter.register(-state.shape.size, -self._memory_of(state.shape), -1)
             self._early.clear()
             self._keys.clear()  # connections that end slowly must not keep the memory of sums
 
@@ -524,7 +527,9 @@ class Session:
                 raise BadFrame(f"a key with the number {key}; a generation has at most {MOST_KEYS}")
             self._charge(shape)
             own = os.dup(fd) if fd >= 0 else -1
-            state = self._keys[key] = KeyState(shape, self.plan.part_bytes, self.plan.size, own)
+            state = self._keys[key] = KeyState(
+                shape, self.plan.part_bytes, self.plan.size, own, shared=bool(self._ours)
+            )
             for root in self._roots.values():
                 if root.outbox is not None:
                     root.outbox.add(Frame(Kind.REGISTER, key), (shape_to_bytes(shape),))
@@ -536,10 +541,18 @@ class Session:
         """Count a new key. Raises BadFrame if the job has more than it may have."""
         if self._meter is None:
             return
-        registered = self._meter.register(shape.size)
-        if registered > self._quota:
-            self._meter.register(-shape.size)
-            raise BadFrame(f"{registered} bytes of gradients; the job's token allows {self._quota}")
+        memory = self._memory_of(shape)
+        registered, keys = self._meter.register(shape.size, memory, 1)
+        if registered <= self._quota and keys <= MOST_KEYS:
+            return
+        self._meter.register(-shape.size, -memory, -1)
+        if keys > MOST_KEYS:
+            raise BadFrame(f"{keys} keys of one job; at most {MOST_KEYS} are allowed")
+        raise BadFrame(f"sums that take {registered} bytes; the job's token allows {self._quota}")
+
+    def _memory_of(self, shape: KeyShape) -> int:
+        """The most bytes that a key takes here: for the sum of each node, and for the result."""
+        return len(self._choice.ranked) * shape.sent_size + shape.size
 
     def _known(self, key: int) -> KeyState:
         if self._closed:
@@ -611,7 +624,7 @@ class Session:
     def _hear_node(self, connection: socket.socket, node: int, outbox: Outbox) -> None:
         scratch = memoryview(bytearray(1 << 16))
         clock = ThreadClock(None if self._meter is None else self._meter.spent)
-        while True:
+        while not self._closed:  # what has come before a connection is shut down is still received
             frame = frames.receive(connection)
             if frame.kind is Kind.PUSH:
                 self._hear_push(connection, node, frame, outbox, scratch)
@@ -626,7 +639,7 @@ class Session:
             elif frame.kind is Kind.RESULT:
                 self.hear_result(connection, frame, scratch, self.own)
             elif frame.kind is Kind.PING:
-                outbox.add(Frame(Kind.PONG))
+                outbox.answer()
             else:
                 self._hear_who_sums(connection, node, frame)
             clock.tick()

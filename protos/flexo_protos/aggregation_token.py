@@ -1,7 +1,7 @@
 """Tokens with which a job uses a pool Aggregator: flexod signs them, and the Aggregator checks them. Pure.
 
 Each Aggregator has a key of its own, which only flexod and this Aggregator know. So a token is worth nothing
-at another Aggregator. A token names the job, its user, the most bytes that the job may register, and the time
+at another Aggregator. A token names the job, its user, the most memory that the job may take, and the time
 at which it expires. The expiry concerns new connections only: a connection that stands outlives its token.
 """
 
@@ -36,7 +36,8 @@ class AggregationToken:
     job: str
     user: str
     quota: int
-    """The most bytes of one iteration's gradients that the job may register at this Aggregator."""
+    """The most bytes of memory that the job's sums may take at this Aggregator: for each key, a buffer for
+    each of its nodes, and one for the result."""
     expires_at: int
     """Seconds since the epoch."""
 
@@ -59,7 +60,7 @@ def check(text: str, key: bytes, now: float) -> AggregationToken:
     if len(text) > LONGEST:
         raise BadToken(f"the token has {len(text)} characters; at most {LONGEST} are allowed")
     content, _, signature = text.rpartition(":")
-    if not hmac.compare_digest(signature.encode(), _signature(content, key).encode()):
+    if not hmac.compare_digest(signature.encode(errors="replace"), _signature(content, key).encode()):
         raise BadToken("the token is not signed by flexod for this Aggregator: ask flexod for a new one")
     token = _content(content)
     if now >= token.expires_at:
@@ -98,4 +99,4 @@ def _check_key(key: bytes) -> None:
 
 
 def _signature(text: str, key: bytes) -> str:
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, text.encode(errors="replace"), hashlib.sha256).hexdigest()

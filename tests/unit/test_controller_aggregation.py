@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from controller_world import BOB, World
 
+from flexo.aggregation.master import LEAST_QUOTA
 from flexo.aggregation.settings import AggregationSettings
 from flexo.control.pooled_aggregation import TOKEN_LIFE_S, PooledAggregation, expiry
 from flexo.model.aggregation import (
@@ -95,7 +96,7 @@ def test_a_job_gets_a_token_that_only_its_aggregator_accepts(world):
     (offer,) = world.assigned[JobKey(1)].offers
     mine, theirs = (first, other) if offer.host == "c1" else (other, first)
     token = check_for(offer.token, mine.key, world.cluster.now, "1")
-    assert (token.user, token.quota) == ("ada", 64 << 20)
+    assert (token.user, token.quota) == ("ada", 2 * LEAST_QUOTA)
     with pytest.raises(BadToken):
         check_for(offer.token, theirs.key, world.cluster.now, "1")
 
@@ -232,9 +233,10 @@ def test_an_aggregator_that_nobody_needs_is_told_to_end(tmp_path):
 
 
 def test_a_restarted_flexod_tells_the_same_assignment_again(world):
-    world.pool.add("c1", b"1" * 32)
+    each = world.pool.add("c1", b"1" * 32)
     world.pooled_job()
     world.train(100)
+    world.pool.aggregators[each.name] = replace(each, jobs=(JobSums("1", 1, 1, 0.1, 0.0),))
     before = world.assigned.pop(JobKey(1))
     world.restart()
     world.train(20)

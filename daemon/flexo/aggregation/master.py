@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal
 
-from flexo.aggregation.assignment import assign
+from flexo.aggregation.assignment import TaskTooLarge, assign
 from flexo.aggregation.congestion import congested_among, move_away
 from flexo.aggregation.demand import Capacity, JobDemand
 from flexo.aggregation.pool import Aggregator, AggregatorPool, AssignmentLimits, moves_between
@@ -37,16 +37,20 @@ from flexo.aggregation.settings import AggregationSettings
 from flexo.aggregation.upkeep import PoolUpkeep
 from flexo.model.aggregation import AggregationView, Eviction, PoolAggregator, UsedAggregator
 from flexo.model.queue import JobKey
+from flexo_protos.aggregation_token import MOST_QUOTA
 
 GONE_AFTER_S: Final = 10.0
 """The time that an Aggregator may be away before its jobs are assigned anew: a broken connection to flexod
 stops no sums."""
 ADOPTED_WITHIN_S: Final = 30.0
 """The time that a job keeps an assignment whose Aggregators are not attached, as after flexod's restart."""
+ADOPTS_FOR_S: Final = 60.0
+"""The time after flexod's start, or after an Aggregator has come, for which jobs are adopted there. Leaders
+that have lost flexod try again every 30 s. Later, a job's report of an assignment is a mere claim."""
 TAKEN_OVER_WITHIN_S: Final = 600.0
 """The time within which a job takes an assignment over. A job that cannot reach its Aggregators does not."""
 PROFILED_WITHIN_S: Final = 3600.0
-"""The longest time that a job may take up temporary Aggregators."""
+"""The longest time that a job may take up temporary Aggregators, or share some without being measured."""
 BREACH_ITERATIONS: Final = 20
 """Iterations for which a breach of the loss limit must last."""
 MEASURED_FROM: Final = 40
@@ -68,7 +72,7 @@ _GREEDY_RATES: Final = 2
 """A job that is greedy in so many measurements of CPU time goes back, even if nobody loses by that."""
 _MIB: Final = 1 << 20
 LEAST_QUOTA: Final = 64 * (1 << 20)
-"""The least bytes that a token allows. A script may exchange a little more than its gradients, later."""
+"""The least gradients that a token allows, in bytes. A script may exchange a little more, later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class PoolAssignment:
     version: int
     shares: tuple[UsedAggregator, ...]
     quota: int
-    """The most bytes that it may register at each of them."""
+    """The most bytes of memory that its sums may take at each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class PoolMaster:
         self._first_seen: dict[JobKey, float] = {}
         """Jobs whose reported assignment is not adopted yet."""
         self._upkeep = PoolUpkeep(self._state, settings.drain_after_s)
+        self._began_at = now
         self._period_at = now + settings.period_s
         self._changes = 0
         self._events: list[PoolEvent] = []
@@ -178,7 +183,7 @@ class PoolMaster:
         self._state.pool = replace(
             self._state.pool.with_aggregators([added]), allocated=number, new=added.capacity
         )
-        self._state.known[each.name] = KnownAggregator(number, each, now, now)
+        self._state.known[each.name] = KnownAggregator(number, each, now, now, now)
         where = f" in Slurm job {each.slurm_job_id}" if each.slurm_job_id else ""
         self._events.append(PoolEvent("aggregator", f"pool Aggregator {each.name} has come{where}"))
 
@@ -212,7 +217,7 @@ class PoolMaster:
         shape = client.use.nodes, client.use.size  # unknown while its agents are silent for a moment
         resized = all(shape) and shape != job.shape and not is_greedy
         job.shape = shape if all(shape) else job.shape
-        job.client, job.attached = client, True
+        job.client, job.attached, job.most_nodes = client, True, max(job.most_nodes, client.nodes)
         if client.use.wants_pool and client.use.version > job.version:
             job.version = client.use.version + 1  # another flexod has assigned it meanwhile
         if not resized:
@@ -221,14 +226,14 @@ class PoolMaster:
         job.mark = job.breach_from = None
         job.own_iteration_s = 0.0
         if job.stage is Stage.SHARED:
-            job.provisional = True
+            job.provisional, job.unmeasured_from = True, self._now
         else:
             job.demand = None
 
     def _meet(self, client: PoolClient, now: float) -> None:
         """Take a job up that is new, or new to this flexod."""
         job = PooledJob(client, self._tenant(client), now, version=client.use.version)
-        job.shape = client.use.nodes, client.use.size
+        job.shape, job.most_nodes = (client.use.nodes, client.use.size), client.nodes
         if not client.use.used:
             self._state.jobs[client.key] = job
             return
@@ -241,26 +246,31 @@ class PoolMaster:
             self._to_own(job, "the assignment that it reports cannot be kept")
 
     def _adopt(self, job: PooledJob) -> bool:
-        """Keep a job where it says that it is, if its Aggregators are there and serve it, or may serve it.
+        """Keep a job where it says that it is, if its Aggregators say so, too, soon after a start.
 
-        The loads are estimated until they are measured. An Aggregator that seems to be overloaded meanwhile
-        gets no further job.
+        A report alone is the word of a user, who could claim the whole pool. The loads are estimated until
+        they are measured. An Aggregator that seems to be overloaded meanwhile gets no further job.
         """
         used, known = job.use.used, self._state.known
         if not job.knows_itself or not all(each.name in known and each.share > 0 for each in used):
             return False
+        if not all(self._keeps(known[each.name], job) for each in used):
+            return False
         demand = demand_of(job, job.use.iteration_s, estimated_ns(job.use))
         numbers = {each.name: known[each.name].number for each in used}
-        serving = {one.number for one in known.values() if one.attached.sums_of(job.name) is not None}
-        mine = self._state.open_to(job)
-        if not all(n in mine or (n in serving and self._state.of_tenant(n, job)) for n in numbers.values()):
-            return False
         tasks = {
             number: [demand.tasks[index] for index in parts] for number, parts in dealt(used, numbers).items()
         }
         self._state.pool = self._state.pool.hosting(demand, tasks)
         job.stage, job.demand, job.provisional = Stage.SHARED, demand, True
+        job.assigned_at = job.unmeasured_from = self._now
         return True
+
+    def _keeps(self, known: KnownAggregator, job: PooledJob) -> bool:
+        """Whether a job may have been assigned to an Aggregator that serves it, before flexod knew of it."""
+        is_new = self._now <= max(self._began_at, known.came_at) + ADOPTS_FOR_S
+        serves = known.attached.sums_of(job.name) is not None
+        return is_new and serves and self._state.of_tenant(known.number, job)
 
     def _tenant(self, client: PoolClient) -> str:
         match self._settings.share:
@@ -287,12 +297,17 @@ class PoolMaster:
                 self._state.note_link(each, now)
 
     def _measure(self, job: PooledJob, now: float) -> None:
-        """Complete the profile of a job on temporary Aggregators, or measure an estimated one again."""
+        """Complete the profile of a job on temporary Aggregators, or measure an estimated one again.
+
+        A job that is not measured in time goes back: nobody can judge what it does to others.
+        """
         job.note_own_time()
         if job.stage is not Stage.PROFILED and not (job.stage is Stage.SHARED and job.provisional):
             return
         demand = job.measured(self._state.cpu_s(job))
         if demand is None:
+            if job.attached and job.provisional and now > job.unmeasured_from + PROFILED_WITHIN_S:
+                self._revert(job, f"it was not measured within {PROFILED_WITHIN_S:.0f} s", now)
             return
         job.provisional, job.breach_from = False, None
         if job.stage is not Stage.PROFILED:
@@ -404,7 +419,10 @@ class PoolMaster:
     def _move_back(self, loser: PooledJob, moved: PooledJob, lost: str) -> bool:
         """Put tasks back that the last change moved, if their former Aggregators are still there."""
         change = Change(moved.name, moved.since_change, moved.before)
-        undone = undo_for(self._state.pool, loser.name, (change,), self._limits)
+        try:
+            undone = undo_for(self._state.pool, loser.name, (change,), self._limits)
+        except TaskTooLarge:  # its former place is taken, and the present ones have shrunk
+            return False
         if undone is None or not set(undone.hosts(moved.name)) <= self._state.open_to(moved):
             return False
         self._state.reverts += 1
@@ -464,7 +482,7 @@ class PoolMaster:
             job.stage, job.temporary = Stage.PROFILED, tuple(idle[: job.servers])
             self._changed(job, {}, "it is profiled on Aggregators of the pool that no other job uses")
         elif not self._state.one_may_become_idle and (demand := job.estimated()) is not None:
-            job.demand, job.provisional = demand, True
+            job.demand, job.provisional, job.unmeasured_from = demand, True, self._now
             self._place(job)
         else:
             job.why = "it waits for an idle pool Aggregator, to be profiled there"
@@ -568,8 +586,15 @@ class PoolMaster:
                 self._changed(job, before, "fewer Aggregators serve the same jobs")
 
     def _assignment(self, job: PooledJob) -> PoolAssignment:
-        quota = min(max(LEAST_QUOTA, 2 * job.use.size), self._settings.quota_mib * _MIB)
-        return PoolAssignment(job.key, job.client.user, job.version, self._state.shares(job), quota)
+        return PoolAssignment(
+            job.key, job.client.user, job.version, self._state.shares(job), self._quota(job)
+        )
+
+    def _quota(self, job: PooledJob) -> int:
+        """The memory for a job's sums: of each node, and the result. The gradients of two generations may be
+        there at once, each of them on as many nodes as the job has ever had."""
+        gradients = min(max(LEAST_QUOTA, 2 * job.use.size), self._settings.quota_mib * _MIB)
+        return min((job.most_nodes + 1) * gradients, MOST_QUOTA)
 
 
 def _why_there(pool: AggregatorPool, job: PooledJob) -> str:

@@ -60,7 +60,10 @@ class HostedTasks:
 
     @property
     def memory(self) -> int:
-        """Bytes of buffers: one for each sender, one for the sum, and one for the result on its way."""
+        """Bytes of buffers: one for each sender, one for the sum, and one for the result on its way.
+
+        Sizes are those of what senders send (`AggregationUse.size`).
+        """
         return (self.senders + 2) * self.size
 
 

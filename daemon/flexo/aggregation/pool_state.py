@@ -58,6 +58,7 @@ class KnownAggregator:
 
     number: int
     attached: PoolAggregator
+    came_at: float
     seen_at: float
     needed_at: float
     """The last time at which it had a job, or was wanted for one."""

@@ -53,6 +53,8 @@ class PoolClient:
     user: str
     account: str
     use: AggregationUse
+    nodes: int
+    """The nodes on which it may have workers, by the cluster and flexod's grants, not by its report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,12 @@ class PooledJob:
     """The profile; None: it has none yet."""
     provisional: bool = False
     """Whether the profile is partly estimated, so that it is measured again."""
+    unmeasured_from: float = 0.0
+    """The time since when it is provisional."""
     shape: tuple[int, int] = (0, 0)
     """Its nodes and bytes when both were known last."""
+    most_nodes: int = 0
+    """The most nodes that it has had."""
     temporary: tuple[int, ...] = ()
     """The numbers of its temporary Aggregators."""
     assigned_at: float = 0.0

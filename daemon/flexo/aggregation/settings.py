@@ -44,5 +44,5 @@ class AggregationSettings(Section):
     quota_mib: Annotated[int, Field(ge=1, le=1 << 20), Allowed("MiB, a whole number from 1 to 1048576")] = (
         4096
     )
-    """The most gradients of one iteration that a job may have summed by one pool Aggregator. A larger job
-    keeps its own Aggregators."""
+    """The most gradients of one iteration that a job may have summed by one pool Aggregator. Half precision
+    counts as single precision. A larger job keeps its own Aggregators."""

@@ -78,7 +78,7 @@ class PooledAggregation:
         started = {job.job_id: job for job in queue if job.state is not JobState.PENDING}
         running = frozenset(job.key for job in started.values())
         clients = [
-            PoolClient(job.key, job.user, job.account, use)
+            PoolClient(job.key, job.user, job.account, use, len(job.base_nodes) + len(job.grants))
             for job in jobs
             if (report := reports.get(job.key)) is not None and (use := report.aggregation) is not None
         ]

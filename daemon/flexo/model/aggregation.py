@@ -41,7 +41,8 @@ class AggregationUse:
 
     wants_pool: bool
     size: int
-    """Bytes of one iteration's gradients; 0: not known yet."""
+    """Bytes of one iteration's gradients, as nodes send them: half precision in single precision; 0: not
+    known yet."""
     iteration_s: float
     """The median of the latest iterations with this assignment; 0: not known yet."""
     nodes: int

@@ -21,8 +21,8 @@ from horovod_elastic.aggregation.place import write_file
 from horovod_elastic.aggregation.server import Server
 
 HOST = "127.0.0.1"
-QUOTA = 1 << 30
-"""Bytes of gradients that a job may register."""
+QUOTA = 1 << 34
+"""Bytes of memory that a job's sums may take."""
 _LASTS_S, _STARTS_WITHIN_S = 3600, 60.0
 
 

@@ -18,7 +18,7 @@ class Attendance:
         self._is_told = True
 
     def contribute(self, ranks: frozenset[int]) -> None:
-        """Note that these ranks have contributed to an average."""
+        """Note that these ranks have contributed to an average, or to a part of it."""
         with self._lock:
             self._present = ranks if self._is_told else self._present | ranks
             self._is_told = False

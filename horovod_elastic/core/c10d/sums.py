@@ -2,7 +2,8 @@
 
 Packed inputs are written straight into the memory that this worker shares with its node's Aggregator, and
 results are read from there: nothing is copied more often than for an all-reduce. If a rank is gone, an
-average is that of the ranks that contributed.
+average is that of the ranks that contributed. A rank that dies while it pushes is in some parts of a sum
+only, so the ranks are counted part by part.
 
 A few bytes of some ranks reach all others as a sum, too: of whole numbers, to which the others add zeros. So
 such an exchange also goes on without a rank that dies.
@@ -116,18 +117,34 @@ class Sums:
         of_gradients: bool,
     ) -> None:
         """Copy a sum that is there into these tensors, times `factor`."""
-        slot.result.copy_to(outputs)
-        if average or of_gradients:
-            ranks = self.contributors(slot)
-            if of_gradients:
-                self._attendance.contribute(ranks)
-            if average:
-                factor *= self._client.plan.size / len(ranks)
-        if given := parts([output for output in outputs if output is not None]):
-            scale(given, factor)
+        some_are_missing = (average or of_gradients) and self._client.missing(slot.key)
+        parts_of = self._client.contributors(slot.key) if some_are_missing else []
+        if of_gradients:
+            ranks = (
+                frozenset[int]().union(*parts_of) if parts_of else frozenset(range(self._client.plan.size))
+            )
+            self._attendance.contribute(ranks)
+        if average and parts_of:
+            self._averaged(slot, parts_of, factor).copy_to(outputs)
+        else:
+            slot.result.copy_to(outputs)
+            if given := parts([output for output in outputs if output is not None]):
+                scale(given, factor)
         with self._changed:
             slot.is_busy = False
             self._changed.notify_all()
+
+    def _averaged(self, slot: _Slot, contributors: Sequence[frozenset[int]], factor: float) -> Packing:
+        """A copy of a result, times `factor`, whose parts are averages of these contributors each.
+
+        It is a copy because the other workers of this node read the same result.
+        """
+        plan, shape = self._client.plan, slot.key.shape
+        flat = slot.result.flat.clone()
+        for part, ranks in enumerate(contributors):
+            where = shape.part(part, plan.part_bytes)
+            scale(parts([flat[where]]), factor * plan.size / len(ranks))
+        return Packing(flat, slot.shapes)
 
 
 class _Slot:
@@ -135,6 +152,7 @@ class _Slot:
 
     def __init__(self, client: AggregationClient, shapes: Shapes, dtype: torch.dtype, number: int) -> None:
         self.is_busy = False
+        self.shapes = shapes
         elements = sum(map(math.prod, shapes))
         digest = hashlib.blake2b(repr(shapes).encode(), digest_size=12).hexdigest()
         self.key: Key = client.key(KeyShape(f"{digest}/{number}", _name(dtype), elements))
@@ -195,8 +213,10 @@ class Summing:
     ) -> None:
         """Wait for the sum and copy it into these tensors, times `factor`. Call it once. Raises SumsFailed.
 
-        `average`: the factor divides by the number of ranks. It is larger if some are missing.
-        `of_gradients`: who contributes to the sum has trained on its samples.
+        `average`: the factor divides by the number of ranks. It is larger where some are missing: each part
+        of the sum is divided by the number of its own contributors.
+        `of_gradients`: who contributes to the sum has trained on its samples. A rank that is in some parts
+        only counts, as one does that is in some sums of a step only: its samples are not dealt again.
         """
         self.wait()
         self._sums.take(self._slot, outputs, factor, average=average, of_gradients=of_gradients)

@@ -71,7 +71,7 @@ class Trainer:
             self.reserves,
             self.used,
         )
-        return PoolClient(self.key, self.user, self.account, use)
+        return PoolClient(self.key, self.user, self.account, use, self.nodes)
 
 
 class PoolWorld:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pool_world import GB, MB, PoolWorld
+from pool_world import GB, MB, PoolWorld, Trainer
 
-from flexo.aggregation.master import ADOPTED_WITHIN_S, GONE_AFTER_S, TAKEN_OVER_WITHIN_S
+from flexo.aggregation.assignment import TaskTooLarge
+from flexo.aggregation.demand import AggregationTask, Capacity, JobDemand
+from flexo.aggregation.master import (
+    ADOPTED_WITHIN_S,
+    ADOPTS_FOR_S,
+    GONE_AFTER_S,
+    PROFILED_WITHIN_S,
+    TAKEN_OVER_WITHIN_S,
+)
+from flexo.aggregation.pool import Aggregator, AggregatorPool
 from flexo.aggregation.pool_state import LinkLoad
+from flexo.aggregation.pooled_job import PooledJob
+from flexo.aggregation.scaling import Change, undo_for
 from flexo.aggregation.upkeep import EVICTED_AFTER_S, EVICTED_LATE_S
 from flexo.model.aggregation import Eviction, JobSums, PoolAggregator, UsedAggregator
 
@@ -333,6 +344,48 @@ def test_a_leader_that_claims_another_users_aggregator_gets_no_token_for_it() ->
         assert told is None or not told.shares
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at flexod's start", "later"])
+def test_a_job_that_claims_the_whole_pool_gets_what_any_job_gets(*, late: bool) -> None:
+    """It trains at none of the Aggregators that it names, so none of them says that the job is there."""
+    world = PoolWorld(4)
+    if late:
+        world.run(int(ADOPTS_FOR_S) + 5)
+    claim = tuple(UsedAggregator(name, 1) for name in world.pool)
+    job = world.add(1, reserves=1, obeys=False)
+    job.version, job.iterations = 1, 50
+    told = []
+    for _ in range(300):
+        job.used = claim
+        said = job.client()
+        job.used = ()  # the world has an Aggregator say that a job is there where the job uses it
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(job, "client", lambda said=said: said)
+            told += [each.shares for each in world.tick().assignments]
+    assert told
+    assert max(map(len, told)) <= 1
+
+
+def test_a_job_that_serves_itself_with_an_old_token_is_not_adopted_long_after_flexods_start() -> None:
+    world = PoolWorld(2)
+    world.run(int(ADOPTS_FOR_S) + 5)
+    job = world.add(1, reserves=1)
+    job.used, job.version, job.iterations = tuple(UsedAggregator(name, 1) for name in world.pool), 7, 500
+    world.run(int(ADOPTED_WITHIN_S) + 3)
+    assert job.version > 7
+    assert len(job.used) < 2
+
+
+def test_an_adopted_job_that_is_never_measured_goes_back() -> None:
+    world = PoolWorld(1)
+    job = world.add(1, reserves=1)
+    world.run(60)
+    job.alone_s = 1e6  # it stands still
+    world.restart_flexod()
+    happened = world.run(int(PROFILED_WITHIN_S) + 10)
+    assert any(each.kind == "revert" and "not measured" in each.text for each in happened)
+    assert stages(world) == {1: "rests"}
+
+
 def test_a_leader_that_is_away_keeps_its_assignment() -> None:
     world = PoolWorld(2)
     job = world.add(1)
@@ -377,6 +430,17 @@ def test_a_resized_job_is_measured_again_where_it_is() -> None:
     assert not world.run(60)
     assert job.version == version
     assert world.decided.view.jobs[0].alone_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("nodes", [2, 30])
+def test_a_token_allows_what_two_generations_of_the_job_take(nodes: int) -> None:
+    """Whatever the job says of its nodes: flexod knows how many it has, and had."""
+    world = PoolWorld(1, quota_mib=4096)
+    job = world.add(1, reserves=1, size=100 * MB, nodes=nodes, cpu_s=0.001)
+    world.run(5)
+    job.nodes = 1
+    decided = world.tick()
+    assert [each.quota for each in decided.assignments] == [2 * (nodes + 1) * 100 * MB]
 
 
 def test_gradients_over_the_quota_stay_at_home() -> None:
@@ -659,3 +723,28 @@ def test_what_others_leave_of_a_link_is_told_by_the_direction_that_they_use_more
     assert link.available == 800, "of 900 bytes a second that it sends, 300 are its jobs'"
     link.note(11.0, replace(each, interface_received=1))
     assert link.available is None, "the host was started again"
+
+
+def test_a_job_that_fits_nowhere_any_more_is_not_moved_back() -> None:
+    """Its former place is taken, its present link has shrunk, and the newest Aggregator is small."""
+    first, moved, third = (
+        JobDemand(name, 10**8, 2, tuple(AggregationTask(f"part {n}", size, cpu_ns) for n in range(60)))
+        for name, size, cpu_ns in (
+            ("1", 1_666_666, 333_333),
+            ("2", 1_666_666, 333_333),
+            ("3", 166_666, 1_515_151),
+        )
+    )
+    large, small = Capacity(30 * GB, 64 * GB), Capacity(10 * MB, 64 * MB)
+    pool = AggregatorPool(small, {number: Aggregator(number, large) for number in (1, 2)}, allocated=3)
+    pool = pool.hosting(first, {1: first.tasks}).hosting(moved, {1: moved.tasks})
+    pool = pool.hosting(third, {2: third.tasks})
+    pool = pool.with_aggregators([replace(pool.aggregators[1], capacity=replace(large, network=4 * GB))])
+    master = PoolWorld().master
+    master._state.pool = pool
+    jobs = [PooledJob(Trainer(number, iterations=60).client(), "ada", 0.0) for number in (1, 2)]
+    jobs[1].before = {task.key: 2 for task in moved.tasks}
+    with pytest.raises(TaskTooLarge):
+        undo_for(pool, "1", (Change("2", 60, jobs[1].before),), master._limits)
+    assert not master._move_back(jobs[0], jobs[1], "job 1 loses")
+    assert master._state.pool is pool

@@ -65,7 +65,7 @@ def check(world: PoolWorld, before: Histories, share: str) -> None:
         tenants = {users[key.job_id] for key in aggregator.jobs if key.job_id in users}
         assert share == "all" or len(tenants) < 2, "two users share an Aggregator"
     for event in world.decided.events:
-        reasons = ("loses", "not profiled", "not taken", "too slow", "its profile says")
+        reasons = ("loses", "not profiled", "not measured", "not taken", "too slow", "its profile says")
         assert event.kind != "revert" or any(reason in event.text for reason in reasons)
 
 

@@ -158,8 +158,15 @@ def test_a_door_lets_in_whom_flexod_has_signed_for(door: PoolDoor) -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["", "x" * 1000, token_for("5", b"o" * KEY_BYTES), token_for("5").replace(":5:", ":6:")],
-    ids=["none", "long", "of another Aggregator", "of another job"],
+    [
+        "",
+        "x" * 1000,
+        "1:\ud800:x",
+        "x\ud800",
+        token_for("5", b"o" * KEY_BYTES),
+        token_for("5").replace(":5:", ":6:"),
+    ],
+    ids=["none", "long", "no text", "no signature", "of another Aggregator", "of another job"],
 )
 def test_a_door_lets_nobody_else_in(door: PoolDoor, token: str) -> None:
     with pytest.raises(BadFrame, match="token"):
