@@ -168,7 +168,8 @@ def size_of(
         of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump does not tell"
     if nodes is None:
         nodes = max(1, math.ceil(most / of_a_node))
-        how += f"; {nodes} nodes: so many for the {most} GPUs that were in use at the peak"
+        many = "1 node" if nodes == 1 else f"{nodes} nodes"
+        how += f"; {many}: so many for the {most} GPUs that were in use at the peak"
     return Size((NodeGroup(nodes, of_a_node),), how)
 
 

@@ -43,6 +43,7 @@ def check_partitions(
         _mode("partition.preempt_mode", found, config),
         _grace("partition.grace", found, config),
         _max_time(found, wanted.time_limit_s),
+        _default(found),
         *_exposed(config, found, partitions),
     ]
 
@@ -194,6 +195,19 @@ def _max_time(partition: PartitionSetup, time_limit_s: int) -> Finding:
         f"{partition.name}: MaxTime is {limit} s; Slurm refuses satellites, which ask for {time_limit_s} s",
         f"slurm.conf: PartitionName={partition.name} ... MaxTime=24:00:00, {_RECONFIGURE}; or a smaller"
         " [controller] time_limit_s in flexo.toml.",
+    )
+
+
+def _default(partition: PartitionSetup) -> Finding:
+    check = "partition.default"
+    if not partition.is_default:
+        return ok(check, f"{partition.name} is not the default partition")
+    return problem(
+        check,
+        f"{partition.name} is the default partition: every job that names none is in it, and is ended when"
+        " others need its GPUs",
+        f"slurm.conf: PartitionName={partition.name} ... Default=NO, and Default=YES for another one;"
+        f" {_RECONFIGURE}.",
     )
 
 

@@ -33,6 +33,12 @@ def _type(config: SlurmConfig) -> Finding:
 
 def _mode(config: SlurmConfig) -> Finding:
     check, said = "preemption.mode", ",".join(config.preempt_mode)
+    if "SUSPEND" in config.preempt_mode and "GANG" not in config.preempt_mode:
+        return problem(
+            check,
+            f"PreemptMode={said} without GANG: slurmctld does not start with it",
+            "slurm.conf: PreemptMode=SUSPEND,GANG, or PreemptMode=REQUEUE; restart slurmctld.",
+        )
     if set(config.preempt_mode) - {"OFF", "GANG"}:
         return ok(check, f"PreemptMode={said} for partitions that name none of their own")
     return problem(

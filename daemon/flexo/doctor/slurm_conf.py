@@ -30,11 +30,13 @@ _DEFAULTS: Final = {
     "selecttypeparameters": "CR_Core_Memory",
 }
 _FIELDS: Final = (
-    *("PriorityTier", "PreemptMode", "GraceTime", "MaxTime", "State", "AllocNodes", "RootOnly"),
+    *("PriorityTier", "PreemptMode", "GraceTime", "MaxTime", "State", "AllocNodes", "RootOnly", "Default"),
     *("JobDefaults", "DefMemPerCPU", "DefMemPerNode", "ExclusiveUser", "OverSubscribe", "QoS"),
 )
 """The fields of a partition that the doctor judges, named as scontrol names them."""
-_IN_ANY_CASE: Final = frozenset({"PreemptMode", "State", "RootOnly", "ExclusiveUser", "OverSubscribe"})
+_IN_ANY_CASE: Final = frozenset(
+    {"PreemptMode", "State", "RootOnly", "Default", "ExclusiveUser", "OverSubscribe"}
+)
 _OF_SEVERAL: Final = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "switchname")
 """The keys of lines that each describe one thing of several."""
 

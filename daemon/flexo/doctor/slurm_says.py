@@ -80,6 +80,8 @@ class PartitionSetup:
     """Jobs of two users are never on one node at once."""
     qos: str = ""
     """The QOS whose limits hold for all jobs of the partition; "": none."""
+    is_default: bool = False
+    """Whether jobs that name no partition are in this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ def partition_of(fields: Mapping[str, str], nodes: frozenset[str]) -> PartitionS
         one_user_a_node=fields.get("ExclusiveUser", "NO") == "YES"
         or fields.get("OverSubscribe", "NO") == "EXCLUSIVE",
         qos=or_empty(fields.get("QoS", "")),
+        is_default=fields.get("Default", "NO") == "YES",
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from rich.text import Text
 
 from flexo.words import duration
+from flexo.words import workers as workers_of
 from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_cli.loans import due, lending_line
@@ -177,7 +178,7 @@ def _jobs_line(jobs: Sequence[admin_pb2.ElasticJob]) -> str:
     moving = f", {states['resizing']} resizing" if states["resizing"] else ""
     return (
         f"{len(jobs)} elastic, {leaders} with a leader{moving};"
-        f" {workers} workers train, {granted} granted, {most} at most"
+        f" {workers_of(workers)} train{'s' if workers == 1 else ''}, {granted} granted, {most} at most"
     )
 
 

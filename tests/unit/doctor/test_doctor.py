@@ -236,6 +236,7 @@ def test_a_missing_partition_is_named_with_those_that_there_are(
         ("partition.preempt_mode", {"preempt_mode": ("SUSPEND",)}, Level.PROBLEM, "PreemptMode=CANCEL"),
         ("partition.grace", {"grace_s": 0}, Level.WARNING, "GraceTime=60"),
         ("partition.max_time", {"max_time_s": 60}, Level.PROBLEM, "MaxTime="),
+        ("partition.default", {"is_default": True}, Level.PROBLEM, "Default=NO"),
     ],
 )
 def test_each_wrong_setting_of_the_satellites_partition_is_named_with_its_line(

@@ -56,6 +56,8 @@ def test_the_example_beside_a_clusters_own_lines_has_no_problem(conf: Path) -> N
         ("PartitionName=flex ", "PartitionName=loose ", "partition.exists"),
         ("ClusterName=hall", "SchedulerType=sched/builtin", "scheduler.backfill"),
         ("GraceTime=60", "GraceTime=60 RootOnly=yes", "submission.root_only"),
+        ("GraceTime=60", "GraceTime=60 Default=YES", "partition.default"),
+        ("\nPreemptMode=REQUEUE", "\nPreemptMode=SUSPEND", "preemption.mode"),
     ],
 )
 def test_a_line_that_is_wrong_is_a_problem_with_the_line_that_mends_it(
