@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from flexo_demos.elastic.measure import Resize
 from flexo_demos.elastic.queue import Holdings
 
-_BASE, _SATELLITES, _RIGID, _RIGID_INK = "#1f4e79", "#7fb2dd", "#e08a3c", "#a85a14"
+_BASE, _SATELLITES, _RIGID, _RIGID_INK, _IDLE = "#1f4e79", "#7fb2dd", "#e08a3c", "#a85a14", "#ececec"
 _INK, _EACH_BATCH = "#333333", "#c4c4c4"
 _MEAN_OF = 30
 _LABEL_WIDTH = 0.06
@@ -57,6 +57,7 @@ def _draw_gpus(axes: Axes, scene: Scene) -> None:
         top = [low + count for low, count in zip(floor, counts, strict=True)]
         axes.fill_between(times, floor, top, step="post", color=colour, linewidth=0, label=label)
         floor = top
+    axes.fill_between(times, floor, scene.gpus, step="post", color=_IDLE, linewidth=0, label="idle")
     end = times[-1] if times else 1.0
     axes.set_xlim(0, end)
     axes.set_ylim(0, scene.gpus * 1.32)
@@ -64,7 +65,7 @@ def _draw_gpus(axes: Axes, scene: Scene) -> None:
     axes.set_ylabel("GPUs held")
     axes.axhline(scene.gpus, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.text(end, scene.gpus, f"{scene.gpus} training GPUs", ha="right", va="bottom", color=_INK, fontsize=9)
-    axes.legend(loc="upper center", ncols=3, frameon=False, fontsize=9)
+    axes.legend(loc="upper center", ncols=4, frameon=False, fontsize=9)
     _mark_rigid(axes, scene)
 
 

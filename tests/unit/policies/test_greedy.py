@@ -227,7 +227,7 @@ def test_the_owner_s_cap_never_waits_and_is_never_outgrown():
     assert shrunk(decide(nodes, [capped])) == ["g1-1"]
     assert grown(decide(nodes, [elastic(1, "1-8", wanted=2)])) == [(1, "t2", 1)]
     decided = decide(nodes, [granted(elastic(1, "1-8", wanted=2), "t2", 1)])
-    assert says(sentence(decided, 1), "2 of 2 workers", "owner", 8)
+    assert says(sentence(decided, 1), "2 of 2 workers", "capped at 2", 8)
 
 
 @pytest.mark.parametrize("unusable", ["MIXED+DRAIN: bad fan", "MIXED+RESERVED", "MIXED+MAINT"])

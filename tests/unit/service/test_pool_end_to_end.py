@@ -107,7 +107,7 @@ def test_a_job_that_asks_for_a_pool_hears_of_an_aggregator_with_a_token_that_it_
             (assigned,) = message.aggregators.aggregators
             assert (assigned.host, assigned.port, assigned.share) == ("c1", 7000, 1)
             token = check_for(assigned.token, KEY, flexod.cluster.now, "7")
-            assert (token.user, token.quota) == ("ada", 64 << 20)
+            assert (token.user, token.quota) == ("ada", 2 * (64 << 20))  # its one node's sum, and the result
             assert "c1:7000" in " ".join(flexod.controller.explain(7))
         await server.stop(None)
 
