@@ -10,13 +10,12 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "digits"
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Sizes of the story. The elastic job may have all GPUs. The rigid job fills all nodes but one, and so
-    needs GPUs that satellites hold."""
+    """Sizes of the story. The rigid job fills all nodes but one, so it needs GPUs that satellites hold."""
 
     nodes: int = 3
-    gpus_per_node: int = 2
-    most_workers: int = 6
-    epochs: int = 22
+    gpus_per_node: int = 3
+    most_workers: int = 4
+    epochs: int = 30
     batch: int = 48
     step_seconds: float = 0.1
     """Pause in each step that stands for the GPUs' work. Without it the job would end within two polls."""
