@@ -359,8 +359,7 @@ class Controller:
         if stands:  # a repeated request is one event
             return text
         done = f"scaled to {workers}" if workers else "cap removed"
-        self._scaled(key, f"{text}: {done} by {by}" if by else text)
-        return text
+        return self._scaled(key, text, by, done)
 
     def scale_out(self, key: JobKey, workers: int, by: str = "") -> str:
         """Amoeba's scaleOut: give the job this number of workers more. Returns what happens now.
@@ -368,7 +367,7 @@ class Controller:
         The policy chooses where the workers run, and when, if nothing is idle now. The caller checks who may
         do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled_by(by, key, self._overrides.scale_out(self._running(key), workers))
+        return self._scaled(key, self._overrides.scale_out(self._running(key), workers), by)
 
     def scale_in(self, key: JobKey, workers: int, nodes: Sequence[str] = (), by: str = "") -> str:
         """Amoeba's scaleIn: take this number of workers from the job, or its satellites on `nodes`.
@@ -376,7 +375,7 @@ class Controller:
         The job gets no new workers in their place until it is scaled out again, or its cap is removed
         (`scale` with None). The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled_by(by, key, self._overrides.scale_in(self._running(key), workers, nodes))
+        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes), by)
 
     def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
@@ -419,12 +418,10 @@ class Controller:
         with self._lock:
             return self._view.running(key)
 
-    def _scaled_by(self, by: str, key: JobKey, text: str) -> str:
-        self._scaled(key, f"{text}: asked by {by}" if by else text)
-        return text
-
-    def _scaled(self, key: JobKey, text: str) -> str:
-        self._record((Event(self._clock(), "scale", key, text),))
+    def _scaled(self, key: JobKey, text: str, by: str, done: str = "asked") -> str:
+        """Record that a job was scaled, and by whom, and begin the next cycle. Returns `text`."""
+        told = f"{text}: {done} by {by}" if by else text
+        self._record((Event(self._clock(), "scale", key, told),))
         self._leaders.wake.set()
         return text
 

@@ -34,7 +34,9 @@ class Listed:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of click's context."""
     looks: type[Command] = Command
+    """click's class of the command; a group has its own."""
     hidden: bool = False
+    """Whether the help leaves it out: an old spelling."""
     more: tuple[Listed, ...] = ()
     """Commands of a group beside those in its own module."""
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.idle_intervals import MINUTES, Distribution, Longer
-from flexo_simulation.whatif_words import hours
+from flexo_simulation.whatif_words import counted, hours
 
 HEADING: Final = "How long GPUs were idle between jobs"
 COLUMNS: Final = (
@@ -64,7 +64,7 @@ def sentences(idle: IdleGpus | NotTold) -> Iterator[str]:
 
 
 def _share_of_time(idle: IdleGpus) -> Iterator[str]:
-    gpus, nodes = _count(idle.gpus, "GPU"), _count(idle.nodes, "node")
+    gpus, nodes = counted(idle.gpus, "GPU"), counted(idle.nodes, "node")
     begin = f"In {duration(idle.window_h * 3600)}, {gpus} of {nodes}"
     idle_h, known_h = hours(idle.idle_gpu_h), hours(idle.known_gpu_h)
     if idle.idle_share is None:
@@ -88,17 +88,17 @@ def _not_known(idle: IdleGpus) -> Iterator[str]:
         )
     if idle.unknown_runs:
         yield (
-            f"{_count(idle.unknown_runs, 'job')} ran on several nodes, and sacct does not tell how many "
+            f"{counted(idle.unknown_runs, 'job')} ran on several nodes, and sacct does not tell how many "
             f"GPUs each node gave. Their time on these nodes is left out: {hours(idle.unknown_gpu_h)} GPU "
             "hours. --gpus-per-node tells it of jobs that had all GPUs of each node."
         )
     if idle.nameless_runs:
         yield (
-            f"Without a node in NodeList: {_count(idle.nameless_runs, 'job')}. While such a job ran, nothing "
-            "is known of any node, and that time is left out."
+            f"Without a node in NodeList: {counted(idle.nameless_runs, 'job')}. While such a job ran, "
+            "nothing is known of any node, and that time is left out."
         )
     if idle.unknown_nodes:
-        yield f"Left out, since no job tells how many GPUs it has: {_count(idle.unknown_nodes, 'node')}."
+        yield f"Left out, since no job tells how many GPUs it has: {counted(idle.unknown_nodes, 'node')}."
     if idle.one_user:
         yield (
             f"Warning: all jobs in the dump are of one user, {idle.one_user}. GPUs of other users' jobs look "
@@ -127,10 +127,6 @@ def _percentile(found: Distribution, percent: int) -> str:
 def _share(longer: Longer) -> str:
     at_least, at_most = f"{longer.at_least:.1%}", f"{longer.at_most:.1%}"
     return at_least if at_least == at_most else f"{at_least} (at most {at_most})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def duration(seconds: float) -> str:

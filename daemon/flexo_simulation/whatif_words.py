@@ -64,20 +64,20 @@ def _use(case: Case, changed: str) -> tuple[str, str]:
     return f"{hours(case.idle_wanted_gpu_h)} {changed}".rstrip(), f"{case.utilization:.1%}"
 
 
-def _jobs(number: int, kind: str) -> str:
-    """``1 GPU job``, ``1,234 GPU jobs``."""
-    return f"{number:,} {kind}{'' if number == 1 else 's'}"
+def counted(number: int, what: str) -> str:
+    """``1 job``, ``1,234 jobs``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def _window(hours_: float) -> str:
-    return f"{hours_ / 24:.1f} days" if hours_ >= 48 else duration(hours_ * 3600)
+def _window(length_h: float) -> str:
+    return f"{length_h / 24:.1f} days" if length_h >= 48 else duration(length_h * 3600)
 
 
 def in_short(findings: Findings) -> Iterator[str]:
     """The answer in short: a sentence for each share of elastic jobs under the first policy."""
     base = findings.baseline
     yield (
-        f"In {_window(findings.window_h)} {_jobs(base.jobs, 'GPU job')} came to "
+        f"In {_window(findings.window_h)} {counted(base.jobs, 'GPU job')} came to "
         f"{findings.size.gpus:,} GPUs. Simulated as "
         f"{findings.software.name} schedules them, they wait {hours(base.waited_h)} h in all, and "
         f"{hours(base.idle_wanted_gpu_h)} GPU hours are idle although waiting jobs ask for them."
@@ -99,7 +99,7 @@ def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:
         return
     real, simulated = calibration.real, calibration.simulated
     yield (
-        f"Really, {_jobs(calibration.jobs, 'job')} waited {_waits(real)}. "
+        f"Really, {counted(calibration.jobs, 'job')} waited {_waits(real)}. "
         f"Simulated as {software.name} schedules, without elasticity, they wait {_waits(simulated)}."
     )
     yield (

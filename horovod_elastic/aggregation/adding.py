@@ -14,11 +14,6 @@ import numpy as np
 from horovod_elastic.aggregation.memory import HALVES, Array
 
 
-def wide(dtype: str) -> str:
-    """The type in which partial sums of `dtype` are kept and sent."""
-    return "float32" if dtype in HALVES else dtype
-
-
 def add_up(summands: Sequence[Array], into: Array, dtype: str) -> None:
     """Put the sum of `summands`, in their order, into `into`.
 

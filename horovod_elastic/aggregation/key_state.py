@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from horovod_elastic.aggregation.adding import wide
-from horovod_elastic.aggregation.memory import Array, InputMemory, KeyShape, ResultMemory, both, mask_of
+from horovod_elastic.aggregation.memory import (
+    Array,
+    InputMemory,
+    KeyShape,
+    ResultMemory,
+    both,
+    mask_of,
+    wide,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ HALVES = ("float16", "bfloat16")
 Array = npt.NDArray[np.generic]
 
 
+def wide(dtype: str) -> str:
+    """The type in which partial sums of `dtype` are kept and sent."""
+    return "float32" if dtype in HALVES else dtype
+
+
 @dataclass(frozen=True, slots=True)
 class KeyShape:
     """A key's name, the type of its numbers (as torch names it) and how many there are."""
@@ -48,8 +53,8 @@ class KeyShape:
 
     @property
     def sent_size(self) -> int:
-        """Bytes of a node's sum of all numbers, as it is sent: half precision in single precision."""
-        return self.elements * (4 if self.dtype in HALVES else self.item_bytes)
+        """Bytes of a node's sum of all numbers, as it is sent."""
+        return self.elements * _ITEM_BYTES[wide(self.dtype)]
 
     def parts(self, part_bytes: int) -> int:
         """The number of parts of at most `part_bytes`."""

@@ -561,7 +561,7 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     assert says(have, "job 1", "ada", "1-4 workers", "1 in its base", "t1", "3 on t2")
     assert why == "4 of 4 workers: all that it can use"
     assert world.controller.headline(1) == "4 of 1-4 workers: all that it can use"
-    assert "is pending for" in world.controller.explain(7)[0]
+    assert "has been pending for" in world.controller.explain(7)[0]
     assert says(world.controller.headline(7), "0 of", "pending", "(Priority)")
     assert world.controller.headline(50) == ""
     with pytest.raises(UnknownJob, match="not elastic") as running:

@@ -13,6 +13,8 @@ ENDED: Final = (pb.FINISHED, pb.FAILED, pb.KILLED)
 """States of applications."""
 GPU = "yarn.io/gpu"
 """YARN's name of the resource GPU."""
+OWN_PRIORITY: Final = 0
+"""The priority that YARN gives to an application's own container."""
 _APPLICATION = re.compile(r"application_(\d+)_(\d+)")
 _CONTAINER = re.compile(r"container_(?:e(\d+)_)?(\d+)_(\d+)_(\d+)_(\d+)")
 _APPLICATIONS = 1_000_000

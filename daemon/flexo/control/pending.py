@@ -8,7 +8,8 @@ from typing import Final
 from flexo.clusters.base import ClusterState
 from flexo.control.views import View
 from flexo.model.nodes import Node
-from flexo.model.queue import JobKey, JobState, QueuedJob, in_order_of_start
+from flexo.model.queue import JobKey, QueuedJob, in_order_of_start
+from flexo.policies.pending import waits_for_resources
 from flexo.words import duration, workers
 from flexo_protos.resources import total
 
@@ -32,7 +33,7 @@ def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
     assert job.elastic is not None
     since = duration(max(0.0, state.at - job.submitted_at))
     told = [
-        f"job {job.key} ({job.user}) is pending for {since}, {job.wait.value} ({job.reason}):"
+        f"job {job.key} ({job.user}) has been pending for {since}, {job.wait.value} ({job.reason}):"
         f" it starts with {workers(job.elastic.workers.min)}, like any other job"
     ]
     if job.wait.is_for_resources:
@@ -50,7 +51,7 @@ def places(view: View) -> dict[JobKey, int]:
     if view.order or view.state is None:
         order: Sequence[JobKey] = view.order
     else:
-        pending = [job for job in view.state.jobs if _waits_for_its_turn(job)]
+        pending = [job for job in view.state.jobs if waits_for_resources(job)]
         order = [job.key for job in in_order_of_start(pending, view.state.partitions)]
     return {key: place for place, key in enumerate(order, start=1)}
 
@@ -59,10 +60,6 @@ def planned_start(job: QueuedJob, now: float) -> float:
     """The start that the cluster plans for a pending job; 0: it plans none, or cannot foresee any."""
     starts_at = job.started_at or 0.0
     return starts_at if 0.0 < starts_at - now < FAR_OFF_S else 0.0
-
-
-def _waits_for_its_turn(job: QueuedJob) -> bool:
-    return job.state is JobState.PENDING and job.satellite is None and job.wait.is_for_resources
 
 
 def _turn(job: QueuedJob, view: View) -> list[str]:
@@ -100,7 +97,8 @@ def _satellites(job: QueuedJob, view: View) -> list[str]:
         for grant in shown.job.grants
         if grant.node in names and not grant.shared_gpus
     )
-    return [f"satellites hold {held} GPUs there, which they give back if that lets it start"] if held else []
+    gpus = "1 GPU" if held == 1 else f"{held} GPUs"
+    return [f"satellites hold {gpus} there, and give them back if that lets it start"] if held else []
 
 
 def _start(job: QueuedJob, now: float) -> list[str]:

@@ -181,7 +181,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Cap a job, for its owner and administrators."""
         key = await self._steered(request.job_id, context)
-        by = await asyncio.to_thread(account, caller().uid)
+        by = await _caller_name()
         text = await _or_abort(context, self._controller.scale, key, request.workers or None, by)
         _log.info("job scaled", job=str(key), workers=request.workers, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
@@ -191,7 +191,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleOut, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
-        by = await asyncio.to_thread(account, caller().uid)
+        by = await _caller_name()
         text = await _or_abort(context, self._controller.scale_out, key, request.workers, by)
         _log.info("job scaled out", job=str(key), workers=request.workers, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
@@ -205,7 +205,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if bool(nodes) == bool(request.workers):
             text = "say either how many workers or which nodes: one of them"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        by = await asyncio.to_thread(account, caller().uid)
+        by = await _caller_name()
         text = await _or_abort(context, self._controller.scale_in, key, request.workers, nodes, by)
         _log.info("job scaled in", job=str(key), workers=request.workers, nodes=nodes, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
@@ -610,6 +610,11 @@ def _nodes(view: View) -> admin_pb2.ListNodesReply:
         nodes=[node_view(node) for node in (view.state.nodes if view.state else ())],
         order=[key.job_id for key in view.order],
     )
+
+
+async def _caller_name() -> str:
+    """The caller's account, for people. The look-up may take long."""
+    return await asyncio.to_thread(account, caller().uid)
 
 
 def _jobs(view: View) -> admin_pb2.ListJobsReply:

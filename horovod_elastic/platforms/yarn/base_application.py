@@ -22,7 +22,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import container_text
+from flexo_yarn.records import OWN_PRIORITY, container_text
 from flexo_yarn.runs import priority_of, run_of
 from horovod_elastic.job_plan import BaseNode, host_of, part_of
 from horovod_elastic.platforms.base import NotInAJob
@@ -36,8 +36,6 @@ SAID_EVERY_S: Final = 60.0
 KILLED: Final = 137
 TAKEN: Final = frozenset({-100, -102})
 """YARN's own exit statuses of a container on a lost node, and of one that it has preempted."""
-MASTER_PRIORITY: Final = 0
-"""Of the ApplicationMaster's own container."""
 _LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the application")
 
 
@@ -305,7 +303,7 @@ class BaseApplication:
         run = run_of(priority := container.priority.priority)
         if self._run is None:
             self._kept.setdefault(priority, container)
-        elif run != self._run and priority != MASTER_PRIORITY:
+        elif run != self._run and priority != OWN_PRIORITY:
             self._master.release([container.id])
 
     def _note_end(self, status: pb.ContainerStatus) -> None:

@@ -26,12 +26,20 @@ from flexo_yarn.ipc.errors import IpcError, RemoteError
 from flexo_yarn.ipc.errors import Refused as NotLetIn
 from flexo_yarn.labels import split
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import ALIVE, ENDED, container_text, grant_priority, living, satellite_number
+from flexo_yarn.records import (
+    ALIVE,
+    ENDED,
+    OWN_PRIORITY,
+    container_text,
+    grant_priority,
+    living,
+    satellite_number,
+)
 from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.tags import APPLICATION_TYPE
 from horovod_elastic import threads
 from horovod_elastic.platforms.base import Found, GrantedWorkers, Refused, SatelliteStatus
-from horovod_elastic.platforms.yarn.flex_token import CONTAINER, OWN_PRIORITY, TokenReceiver
+from horovod_elastic.platforms.yarn.flex_token import CONTAINER, TokenReceiver
 from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
 from horovod_elastic.trace import say, say_error
 

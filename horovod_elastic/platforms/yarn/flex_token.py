@@ -30,8 +30,6 @@ from flexo_yarn.records import resource
 
 CONTAINER: Final = resource(64, 1, 0)
 """What that container takes; YARN makes its smallest container of it."""
-OWN_PRIORITY: Final = 0
-"""The priority that YARN gives to an application's own container."""
 _LARGEST = 64 << 10
 _CALLER_S = 5.0
 _HELLO, _PROOF = "FLEXO_TOKEN_HELLO", "FLEXO_TOKEN_PROOF"

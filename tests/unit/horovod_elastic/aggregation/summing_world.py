@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from horovod_elastic.aggregation import place
-from horovod_elastic.aggregation.adding import add_up, wide
+from horovod_elastic.aggregation.adding import add_up
 from horovod_elastic.aggregation.client import AggregationClient, Key, SumsFailed
-from horovod_elastic.aggregation.memory import KeyShape
+from horovod_elastic.aggregation.memory import KeyShape, wide
 from horovod_elastic.aggregation.plan import LEAST_PART_BYTES, Plan, PlannedNode
 
 BOUND_S = 120.0

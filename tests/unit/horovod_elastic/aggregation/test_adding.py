@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horovod_elastic.aggregation.adding import add_up, wide
-from horovod_elastic.aggregation.memory import Array
+from horovod_elastic.aggregation.adding import add_up
+from horovod_elastic.aggregation.memory import Array, wide
 
 torch = pytest.importorskip("torch")
 
