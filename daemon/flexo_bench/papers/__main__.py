@@ -13,7 +13,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flexo_bench.papers import amoeba, antman, ibm, ibm_accuracy, ibm_figures, idle, lyra, pollux, report
+from flexo_bench.papers import (
+    amoeba,
+    antman,
+    ibm,
+    ibm_accuracy,
+    ibm_bursts,
+    ibm_figures,
+    idle,
+    lyra,
+    pollux,
+    report,
+)
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.results import SimulatedRun
@@ -22,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
 TRACES = ROOT.parent / "shared" / "traces"
 NEED_TRACES = ("pollux", "idle", "amoeba", "lyra")
-PARTS = ("ibm", "ibm-figures", "ibm-accuracy", "antman", *NEED_TRACES)
+PARTS = ("ibm", "ibm-figures", "ibm-bursts", "ibm-accuracy", "antman", *NEED_TRACES)
 
 
 def main() -> None:
@@ -74,6 +85,7 @@ def _part(name: str, options: argparse.Namespace, say: Callable[[str], None]) ->
     return {
         "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
         "ibm-figures": lambda run: ibm_figures.compare(run, range(1, options.seeds + 1)),
+        "ibm-bursts": lambda run: ibm_bursts.compare(run, range(1, options.seeds + 1)),
         "ibm-accuracy": lambda _: ibm_accuracy.compare(options.processes, range(1, options.seeds + 1), say),
         "antman": lambda run: antman.compare(run, range(1, options.seeds + 1)),
         "pollux": lambda run: pollux.compare(run, TRACES),

@@ -98,13 +98,13 @@ def compare(run: Run, seeds: Sequence[int]) -> Comparison:
 
 def _simulate(run: Run, setup: Setup, seeds: Sequence[int]) -> tuple[tuple[Result, ...], ...]:
     """Results by case, then by seed."""
-    trials = [trial for seed in seeds for trial in _trials(setup, seed)]
+    trials = [trial for seed in seeds for trial in trials_of(setup, seed)]
     results = [outcome.result for outcome in run(trials)]
     return tuple(tuple(results[case :: len(CASES)]) for case in range(len(CASES)))
 
 
-def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
-    """Trials in the order of CASES."""
+def trials_of(setup: Setup, seed: int) -> Iterator[Trial]:
+    """The simulations of a table with this seed, in the order of CASES."""
     workload = generate(setup.arrivals, setup.gpus, seed, setup.k_max)
     scenario = scenario_of(setup.gpus, setup.delta_s)
     for drops in (True, False):

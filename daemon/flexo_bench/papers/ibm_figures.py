@@ -168,9 +168,9 @@ def _curves(panels: Sequence[Panel], outcomes: Sequence[Outcome]) -> list[Row]:
     for panel, outcome in zip(panels, outcomes, strict=True):
         arrived = [[each.job.submitted_at for each in one.records] for one in outcome.elastic]
         rows += [
-            _curve(f"{panel.label}: arrived", arrived),
-            _curve(f"{panel.label}: elastic", [completions(one) for one in outcome.elastic]),
-            _curve(f"{panel.label}: {panel.rival.name}", [completions(one) for one in outcome.fixed]),
+            curve(f"{panel.label}: arrived", arrived, MARKS),
+            curve(f"{panel.label}: elastic", [completions(one) for one in outcome.elastic], MARKS),
+            curve(f"{panel.label}: {panel.rival.name}", [completions(one) for one in outcome.fixed], MARKS),
         ]
     return rows
 
@@ -180,12 +180,12 @@ def completions(run: SimulatedRun) -> list[float]:
     return [each.ended_at for each in run.records if each.end is End.FINISHED and each.ended_at is not None]
 
 
-def _curve(label: str, times_s: Sequence[Sequence[float]]) -> Row:
-    """The number of times up to each mark, by seed. The paper prints none of them."""
+def curve(label: str, times_s: Sequence[Sequence[float]], minutes: Sequence[float]) -> Row:
+    """The number of times up to each of the minutes, and of all, by seed. The paper prints none of them."""
     return Row(
         label,
         tuple(
             Figure(math.nan, tuple(float(sum(at <= limit for at in seed)) for seed in times_s))
-            for limit in (*(60.0 * minute for minute in MARKS), math.inf)
+            for limit in (*(60.0 * minute for minute in minutes), math.inf)
         ),
     )
