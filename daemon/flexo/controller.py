@@ -50,7 +50,7 @@ from flexo.control.quotas import guarantees
 from flexo.control.recent_errors import RecentErrors
 from flexo.control.residency import ResidencyEstimator
 from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
-from flexo.control.scale_overrides import ScaleOverrides
+from flexo.control.scale_overrides import BadScale, ScaleOverrides
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.shared_gpus import SharedGpus
 from flexo.control.slow_gpus import SlowGpus, nodes_of
@@ -64,7 +64,7 @@ from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
 from flexo.grants import GrantLedger, ReconciledState, Rules
 from flexo.loaning.lending import Lending
-from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
+from flexo.model.elastic import Cap, ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint, ScriptKey, Speed
 from flexo.model.nodes import Node
 from flexo.model.plans import Action, Plan, Shrink, Snapshot
@@ -354,20 +354,29 @@ class Controller:
         `by`: who asked for it, and where, for the event. The caller checks who may do this. Raises
         UnknownJob, BadScale.
         """
-        stands = self._overrides.cap_of(key) == workers
+        stands = self._overrides.cap_of(key) == (None if workers is None else Cap(workers))
         text = self._overrides.scale(self._running(key).job, workers)
         if stands:  # a repeated request is one event
             return text
         done = f"scaled to {workers}" if workers else "cap removed"
         return self._scaled(key, text, by, done)
 
-    def scale_out(self, key: JobKey, workers: int, by: str = "") -> str:
+    def scale_out(self, key: JobKey, workers: int, nodes: Sequence[str] = (), by: str = "") -> str:
         """Amoeba's scaleOut: give the job this number of workers more. Returns what happens now.
 
-        The policy chooses where the workers run, and when, if nothing is idle now. The caller checks who may
-        do this. Raises UnknownJob, BadScale, Busy, NotSteered.
+        The policy chooses where the workers run, among `nodes` if there are any, and when, if nothing is idle
+        now. The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._overrides.scale_out(self._running(key), workers), by)
+        view, found = self._running(key), self._nodes_named(nodes)
+        return self._scaled(key, self._overrides.scale_out(view, workers, found), by)
+
+    def _nodes_named(self, names: Sequence[str]) -> tuple[Node, ...]:
+        """The nodes of these names at the last poll. Raises BadScale."""
+        state = self.observation
+        known = {node.name: node for node in state.nodes} if state and names else {}
+        if missing := [name for name in names if name not in known]:
+            raise BadScale(f"the cluster has no node '{missing[0]}'")
+        return tuple(known[name] for name in dict.fromkeys(names))
 
     def scale_in(self, key: JobKey, workers: int, nodes: Sequence[str] = (), by: str = "") -> str:
         """Amoeba's scaleIn: take this number of workers from the job, or its satellites on `nodes`.

@@ -27,6 +27,7 @@ from flexo.issued_grants import (
 )
 from flexo.model.elastic import (
     AggregatorGrants,
+    Cap,
     ElasticJob,
     FailureReason,
     Grant,
@@ -277,7 +278,7 @@ class GrantLedger:
         self,
         jobs: Sequence[QueuedJob],
         reports: Mapping[JobKey, LeaderReport],
-        caps: Mapping[JobKey, int],
+        caps: Mapping[JobKey, Cap],
         rules: Rules,
         now: float,
     ) -> ReconciledState:
@@ -563,7 +564,7 @@ class GrantLedger:
         base: QueuedJob,
         report: LeaderReport | None,
         grants: tuple[Grant, ...],
-        cap: int | None,
+        cap: Cap | None,
         now: float,
     ) -> ElasticJob:
         assert base.elastic is not None
@@ -580,7 +581,7 @@ class GrantLedger:
             base_workers=base.elastic.base_workers,
             training_workers=report.training_workers if report else 0,
             scalable=report is not None and report.scalable and running,
-            wanted=cap,
+            wanted=cap.workers if cap else None,
             last_resize_at=self._resized_at.get(base.key, newest),
             retry_at=self._backoffs.nodes_until(base.key, now),
             rest_until=self._backoffs.job_until(base.key),
@@ -607,7 +608,9 @@ class GrantLedger:
                 rest_until=self._aggregator_backoffs.job_until(base.key),
                 last_change_at=self._aggregators_changed_at.get(base.key, 0.0),
             ),
-            node_filter=NodeFilter(base.features, base.excluded_nodes),
+            node_filter=NodeFilter(
+                base.features, base.excluded_nodes, only=cap.nodes if cap else frozenset()
+            ),
         ).with_grants(grants)
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:

@@ -11,6 +11,7 @@ flexo's wheel for users is enough. Calls prove with MUNGE who you are, as the `f
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -72,12 +73,13 @@ class Job:
         reply = self._flexod().explain(self.job_id)
         return Explanation(reply.headline, tuple(reply.sentences))
 
-    def scale(self, size: int | str) -> str:
+    def scale(self, size: int | str, nodes: Sequence[str] = ()) -> str:
         """Change the job's size: 4 (at most), "+2", "-2", or "auto"; return flexod's answer.
 
-        Raises ValueError for anything else, and ``flexo.Busy`` while the job is being resized.
+        `nodes`: with "+2", the job grows on these only. Raises ValueError for anything else, and
+        ``flexo.Busy`` while the job is being resized.
         """
-        return scaled(self._flexod(), self.job_id, Size.parse(str(size))).text
+        return scaled(self._flexod(), self.job_id, Size.parse(str(size)), nodes).text
 
     def wait(self, workers: int = 0, timeout_s: float | None = None) -> Outcome:
         """Wait until the job has ended or, with `workers`, until that number of workers trains.

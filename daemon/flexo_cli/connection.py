@@ -217,10 +217,17 @@ class Daemon:
         request = admin_pb2.ScaleViewersJobRequest(job_id=job_id, workers=workers, viewer_uid=viewer_uid)
         return self._call("ScaleViewersJob", self._stub.ScaleViewersJob, request)
 
-    def scale_out(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
-        """Give a job `workers` more workers."""
-        request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers)
-        return self._call("ScaleOut", self._stub.ScaleOut, request)
+    def scale_out(self, job_id: int, workers: int, nodes: Sequence[str] = ()) -> admin_pb2.ScaleJobReply:
+        """Give a job `workers` more workers; with `nodes`, on these only. Raises Refusal if flexod is older
+        and does not know nodes: it has then let the job grow anywhere."""
+        request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers, nodes=nodes)
+        reply = self._call("ScaleOut", self._stub.ScaleOut, request)
+        if nodes and not reply.nodes:
+            raise Refusal(
+                f"this flexod is an older one, which does not know nodes for growth ({', '.join(nodes)}): the"
+                f" job grows on any node now, and `flexo scale {job_id} -{workers}` undoes it"
+            )
+        return reply
 
     def scale_in(self, job_id: int, workers: int, nodes: Sequence[str] = ()) -> admin_pb2.ScaleJobReply:
         """Take `workers` workers from a job, or the satellites on `nodes`."""

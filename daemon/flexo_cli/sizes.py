@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,8 +46,13 @@ class Size:
         return cls(Change(match[1]), int(match[2]))
 
 
-def scaled(flexod: Daemon, job: int, size: Size) -> admin_pb2.ScaleJobReply:
-    """Ask flexod for `size`. Raises Refusal, Busy and Unreachable."""
+def scaled(flexod: Daemon, job: int, size: Size, nodes: Sequence[str] = ()) -> admin_pb2.ScaleJobReply:
+    """Ask flexod for `size`; to grow, on `nodes` only if there are any. Raises BadSize, Refusal, Busy and
+    Unreachable."""
+    if size.change is Change.MORE:
+        return flexod.scale_out(job, size.workers, nodes)
+    if nodes:
+        raise BadSize("nodes go with +N, which grows there, or without a size: the satellites there go")
     if size.change is Change.AT_MOST:
         return flexod.scale(job, size.workers)
-    return (flexod.scale_out if size.change is Change.MORE else flexod.scale_in)(job, size.workers)
+    return flexod.scale_in(job, size.workers)

@@ -38,7 +38,9 @@ def scale(
     node: Annotated[
         list[str] | None,
         typer.Option(
-            "--node", metavar="NODE", help="Instead of a size: the satellite there goes. May be repeated."
+            "--node",
+            metavar="NODE",
+            help="With +N: grow there only. Instead of a size: the satellite there goes. May be repeated.",
         ),
     ] = None,
     daemon: DaemonOption = None,
@@ -48,11 +50,12 @@ def scale(
     """Change a job's size. Its owner and administrators may.
 
     Every size is a limit from then on, until `flexo scale JOB auto` removes it. Whole satellites go, so that
-    a job may have fewer workers than you say. +N is granted as soon as GPUs are idle.
+    a job may have fewer workers than you say. +N is granted as soon as GPUs are idle. Nodes with +N stand
+    until the next size.
     """
-    if bool(size) == bool(node):
+    if not size and not node:
         raise typer.BadParameter(
-            f"say either a size or --node: flexo scale {job} 4, flexo scale {job} -2, flexo scale {job} auto",
+            f"say a size or --node: flexo scale {job} 4, flexo scale {job} -2, flexo scale {job} auto",
             param_hint="N|+N|-N|auto",
         )
     asked = _size(size) if size else None
@@ -69,7 +72,12 @@ def _size(text: str) -> Size:
 
 def _scaled(flexod: Daemon, job: int, size: Size | None, nodes: Sequence[str]) -> admin_pb2.ScaleJobReply:
     """Ask flexod for `size`, or, without one, for the satellites on `nodes` to go."""
-    return flexod.scale_in(job, 0, nodes) if size is None else scaled(flexod, job, size)
+    if size is None:
+        return flexod.scale_in(job, 0, nodes)
+    try:
+        return scaled(flexod, job, size, nodes)
+    except BadSize as error:
+        raise typer.BadParameter(str(error), param_hint="--node") from None
 
 
 def scale_out(

@@ -10,7 +10,7 @@ from flexo.control.leaders import Orders, Saved
 from flexo.event_store.job_owners import JobOwner
 from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
-from flexo.model.elastic import GrantFailure, LeaderReport
+from flexo.model.elastic import Cap, GrantFailure, LeaderReport
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
 from flexo.model.measured import (
     RunningTime,
@@ -65,11 +65,11 @@ class NoEventStore:
         """No jobs."""
         return ()
 
-    def caps(self) -> dict[JobKey, int]:
+    def caps(self) -> dict[JobKey, Cap]:
         """No caps."""
         return {}
 
-    def set_cap(self, key: JobKey, workers: int | None) -> None:
+    def set_cap(self, key: JobKey, cap: Cap | None) -> None:
         """Do nothing."""
 
     def grants(self) -> tuple[IssuedGrant, ...]:

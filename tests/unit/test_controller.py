@@ -16,7 +16,7 @@ from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import UnknownJob
 from flexo.event_store.search import Search
 from flexo.issued_grants import IssuedGrant
-from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
+from flexo.model.elastic import Cap, FailureReason, GrantFailure, SatelliteReport, SatelliteState
 from flexo.model.measured import ScalingPoint, SlowGpuReport, Source
 from flexo.model.queue import ElasticRequest, JobKey, JobState
 from flexo.model.ranges import Range
@@ -518,7 +518,7 @@ def test_the_owner_s_cap_outlives_a_restart_and_ends_with_the_job(world):
     world.go(20)  # one look or ten without the job are no end of it
     world.cluster.add(base)
     world.go(20)
-    assert world.event_store.caps() == {KEY: 1}
+    assert world.event_store.caps() == {KEY: Cap(1)}
     del world.cluster.queue[1]
     world.leaders.attached.clear()
     world.go(610)
@@ -650,6 +650,46 @@ def test_scaling_out_lifts_the_cap_by_so_many_workers(world):
     assert says(world.controller.scale_out(KEY, 2), "grows", "at most 4")
     world.go(20)
     assert leader.report().training_workers == 4
+
+
+def test_a_job_grows_on_the_nodes_that_its_owner_names_until_the_next_size(world):
+    leader = world.job(workers="1-8")
+    world.controller.cycle()
+    world.controller.scale(KEY, 1)
+    world.go(20)
+    assert says(world.controller.scale_out(KEY, 2, ["t3"]), "at most 3", "t3 only")
+    world.go(20)
+    assert world.cluster.satellites() == [("t3", 2)]
+    world.controller.scale(KEY, None)
+    world.go(60)
+    assert "t2" in {node for node, _ in world.cluster.satellites()}
+    assert leader.report().training_workers > 3
+
+
+def test_growth_on_named_nodes_outlives_a_restart_and_says_why_idle_nodes_are_not_used(world):
+    world.job(workers="1-4")
+    world.controller.cycle()
+    world.controller.scale(KEY, 1)
+    world.go(20)
+    world.rigid(9, 4, "t3")
+    world.go(20)
+    world.controller.scale_out(KEY, 2, ["t3"])
+    world.restart()
+    world.go(20)
+    assert world.cluster.satellites() == []
+    assert says(" ".join(world.controller.explain(1)), "t2 has idle GPUs", "grow on t3 only")
+
+
+def test_nodes_for_growth_must_exist_and_suit_the_job(world):
+    world.job(workers="1-4", excluded_nodes=frozenset({"t2"}))
+    world.controller.cycle()
+    world.controller.scale(KEY, 1)
+    world.go(20)
+    with pytest.raises(BadScale, match="no node 't9'"):
+        world.controller.scale_out(KEY, 1, ["t3", "t9"])
+    with pytest.raises(BadScale, match="t2: the job excludes this node"):
+        world.controller.scale_out(KEY, 1, ["t2"])
+    assert world.controller.jobs()[0].job.wanted == 1
 
 
 def test_scaling_in_gives_whole_satellites_back_and_they_do_not_come_again(world):

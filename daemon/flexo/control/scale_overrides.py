@@ -1,4 +1,4 @@
-"""Owners' limits for their jobs: caps on workers, and satellites to give up.
+"""Owners' limits for their jobs: caps on workers, nodes for growth, and satellites to give up.
 
 Resizes of one job are sequential (Amoeba, section 5.2), so a request may have to wait for the one before.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from flexo.control.state_store import StateStore
 from flexo.control.views import JobView
-from flexo.model.elastic import ElasticJob
+from flexo.model.elastic import Cap, ElasticJob
+from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
 from flexo.words import workers as workers_of
 
@@ -56,11 +58,12 @@ class ScaleOverrides:
         if workers is not None and job.workers.clamp(workers) != workers:
             raise BadScale(f"job {job.key} can have {job.workers} workers, not {workers}")
         with self._steering:
-            self._cap(job.key, workers)
+            self._cap(job.key, None if workers is None else Cap(workers))
         return _scaled(job, workers)
 
-    def scale_out(self, view: JobView, workers: int) -> str:
-        """Give the job `workers` more. Returns what happens now. Raises BadScale, Busy, NotSteered.
+    def scale_out(self, view: JobView, workers: int, nodes: Sequence[Node] = ()) -> str:
+        """Give the job `workers` more, on `nodes` if they are named. Returns what happens now. Raises
+        BadScale, Busy, NotSteered.
 
         If two requests come at the same time or in a row, the second raises Busy, so that none is lost.
         """
@@ -72,8 +75,9 @@ class ScaleOverrides:
                 name = f"job {job.key} has {have} workers"
                 text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
                 raise BadScale(text if have < most else f"{name}, which is its maximum")
-            self._cap(job.key, have + workers)
-        return _scaled(job, have + workers)
+            _check_growth(job, nodes)
+            self._cap(job.key, Cap(have + workers, frozenset(node.name for node in nodes)))
+        return _scaled(job, have + workers) + (f", on {_names(nodes)} only" if nodes else "")
 
     def scale_in(self, view: JobView, workers: int, nodes: Sequence[str]) -> str:
         """Take `workers` from the job or, with `nodes`, its satellites there: all of them or, if one is
@@ -88,7 +92,7 @@ class ScaleOverrides:
                 name = f"job {job.key} has"
                 text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
                 raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
-            self._cap(job.key, have - workers)
+            self._cap(job.key, Cap(have - workers))
         return _scaled(job, have - workers)
 
     def _give_up(self, job: ElasticJob, nodes: tuple[str, ...]) -> str:
@@ -100,23 +104,23 @@ class ScaleOverrides:
         workers = sum(grant.workers for grant in grants)
         with self._lock:
             self._given_up[job.key] = tuple(grant.grant_id for grant in grants)
-        self._cap(job.key, job.granted_workers - workers)
+        self._cap(job.key, Cap(job.granted_workers - workers))
         return f"job {job.key} gives back its {workers_of(workers)} on {', '.join(nodes)}"
 
-    def cap_of(self, key: JobKey) -> int | None:
+    def cap_of(self, key: JobKey) -> Cap | None:
         """The owner's cap; None: there is none."""
         with self._lock:
             return self._caps.get(key)
 
-    def _cap(self, key: JobKey, workers: int | None) -> None:
+    def _cap(self, key: JobKey, cap: Cap | None) -> None:
         with self._lock:
-            if self._caps.get(key) == workers:
+            if self._caps.get(key) == cap:
                 return
-            if workers is None:
+            if cap is None:
                 self._caps.pop(key, None)
             else:
-                self._caps[key] = workers
-        self._event_store.set_cap(key, workers)
+                self._caps[key] = cap
+        self._event_store.set_cap(key, cap)
 
     def check_resizable(self, view: JobView) -> None:
         """Check that the job may be resized now. Raises Busy, NotSteered."""
@@ -132,7 +136,8 @@ class ScaleOverrides:
             why = job.unscalable_why or "the script has not begun its training loop yet"
             raise NotSteered(f"job {job.key}: {why}")
         with self._lock:
-            asked = self._caps.get(job.key) != job.wanted
+            cap = self._caps.get(job.key)
+            asked = (cap.workers if cap else None) != job.wanted
         moving = [
             f"{grant.workers} on {grant.node} {grant.state.value}" for grant in job.grants if grant.moving
         ]
@@ -146,7 +151,7 @@ class ScaleOverrides:
 
     # Methods for the loop.
 
-    def caps(self) -> Mapping[JobKey, int]:
+    def caps(self) -> Mapping[JobKey, Cap]:
         """All caps that stand."""
         with self._lock:
             return dict(self._caps)
@@ -166,6 +171,18 @@ class ScaleOverrides:
             if now - seen_at > _CAP_OUTLIVES_JOB_S:
                 with self._steering:
                     self._cap(key, None)
+
+
+def _check_growth(job: ElasticJob, nodes: Sequence[Node]) -> None:
+    """Check that the job's own request permits each of the nodes that its owner names. Raises BadScale."""
+    own = replace(job.node_filter, only=frozenset())
+    for node in nodes:
+        if why_not := own.why_not(node):
+            raise BadScale(f"job {job.key} cannot grow on {node.name}: {why_not}")
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.name for node in nodes)
 
 
 def _where(job: ElasticJob) -> str:

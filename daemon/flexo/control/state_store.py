@@ -8,6 +8,7 @@ from typing import Protocol
 from flexo.event_store.job_owners import JobOwner
 from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
+from flexo.model.elastic import Cap
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, ScriptKey, SlowGpu, TriedScript
 from flexo.model.queue import JobKey
@@ -34,11 +35,11 @@ class StateStore(Protocol):
         """Jobs that flexod let grow, with events from `since` on and without an end."""
         ...
 
-    def caps(self) -> dict[JobKey, int]:
+    def caps(self) -> dict[JobKey, Cap]:
         """All caps that were set and not taken away."""
         ...
 
-    def set_cap(self, key: JobKey, workers: int | None) -> None:
+    def set_cap(self, key: JobKey, cap: Cap | None) -> None:
         """Remember the owner's cap of a job; None: forget it."""
         ...
 

@@ -28,6 +28,7 @@ from flexo.event_store.search import LARGEST_NUMBER, Search, look
 from flexo.event_store.space import make_room
 from flexo.events import ROUTINE, Event
 from flexo.issued_grants import IssuedGrant
+from flexo.model.elastic import Cap
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, ScriptKey, SlowGpu, TriedScript
 from flexo.model.queue import JobKey
@@ -118,28 +119,31 @@ class EventStore:
             else:
                 self._unwritten = 0
 
-    def set_cap(self, key: JobKey, workers: int | None) -> None:
+    def set_cap(self, key: JobKey, cap: Cap | None) -> None:
         """Remember the owner's cap of a job (None: forget it), so that it outlives a restart."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "DELETE FROM cap WHERE job_id = ? AND restart_count = ?", (key.job_id, key.restart_count)
             )
-            if workers is not None:
-                values = (key.job_id, key.restart_count, workers)
+            if cap is not None:
+                values = (key.job_id, key.restart_count, cap.workers, ",".join(sorted(cap.nodes)))
                 connection.execute(
-                    "INSERT INTO cap (job_id, restart_count, workers) VALUES (?, ?, ?)", values
+                    "INSERT INTO cap (job_id, restart_count, workers, nodes) VALUES (?, ?, ?, ?)", values
                 )
 
         with self._lock:
             self._guarded(write)
 
-    def caps(self) -> dict[JobKey, int]:
+    def caps(self) -> dict[JobKey, Cap]:
         """All caps that were set and not taken away."""
 
-        def read(connection: sqlite3.Connection) -> dict[JobKey, int]:
-            rows = connection.execute("SELECT job_id, restart_count, workers FROM cap")
-            return {JobKey(job_id, restart): workers for job_id, restart, workers in rows}
+        def read(connection: sqlite3.Connection) -> dict[JobKey, Cap]:
+            rows = connection.execute("SELECT job_id, restart_count, workers, nodes FROM cap")
+            return {
+                JobKey(job_id, restart): Cap(workers, frozenset(filter(None, nodes.split(","))))
+                for job_id, restart, workers, nodes in rows
+            }
 
         with self._lock:
             found = self._guarded(read)

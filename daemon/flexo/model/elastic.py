@@ -28,6 +28,16 @@ class SatelliteState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Cap:
+    """An owner's limit on a job's size, until the owner removes it or sets another one."""
+
+    workers: int
+    """The most workers that the job may have."""
+    nodes: frozenset[str] = frozenset()
+    """The nodes to which new satellites may come; empty: to any."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """flexod's permission for `job` to have `workers` on `node` until further notice."""
 
@@ -233,7 +243,7 @@ class ElasticJob:
     """Worker seconds of its trials of several batches (`TriedBatches`)."""
     aggregators: AggregatorGrants = field(default_factory=AggregatorGrants)
     node_filter: NodeFilter = ANY_NODE
-    """The nodes that its own request permits, for its satellites as for its base."""
+    """The nodes that its own request and its owner's cap permit for its satellites."""
 
     @property
     def all_grants(self) -> tuple[Grant, ...]:

@@ -1,4 +1,5 @@
-"""The nodes that a job accepts: those with the features that it requires, without those that it excludes.
+"""The nodes that a job accepts: those with the features that it requires, without those that it excludes, and
+of these, if its owner names nodes for growth, the named ones.
 
 The features of a job are an expression such as ``a100``, ``a100&ib``, ``a100|h100`` or ``(a100&ib)|h100``.
 Only what one node can meet by itself is read here. An expression about several nodes (``[rack1|rack2]``,
@@ -44,10 +45,12 @@ class NodeFilter:
     """The expression of the features that a node must have; "": any node will do."""
     excluded: frozenset[str] = frozenset()
     """The nodes that the job must not have."""
+    only: frozenset[str] = frozenset()
+    """The nodes to which its owner lets it grow; empty: to any."""
 
     def permits(self, node: Node) -> bool:
         """Whether the job accepts the node. True if that cannot be read from the expression."""
-        if node.name in self.excluded:
+        if node.name in self.excluded or (self.only and node.name not in self.only):
             return False
         group = _read(self.features) if self.features else None
         return group is None or group.is_met_by(node.features)
@@ -58,6 +61,8 @@ class NodeFilter:
             return ""
         if node.name in self.excluded:
             return "the job excludes this node"
+        if self.only and node.name not in self.only:
+            return f"its owner lets it grow on {', '.join(sorted(self.only))} only"
         return f"the job requires other features: {self.features}"
 
 

@@ -191,10 +191,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleOut, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
+        nodes = tuple(filter(None, (one_line(node, 255) for node in request.nodes)))
         by = await _caller_name()
-        text = await _or_abort(context, self._controller.scale_out, key, request.workers, by)
-        _log.info("job scaled out", job=str(key), workers=request.workers, uid=caller().uid)
-        return admin_pb2.ScaleJobReply(text=text)
+        text = await _or_abort(context, self._controller.scale_out, key, request.workers, nodes, by)
+        _log.info("job scaled out", job=str(key), workers=request.workers, nodes=nodes, uid=caller().uid)
+        return admin_pb2.ScaleJobReply(text=text, nodes=nodes)
 
     async def ScaleIn(  # noqa: N802
         self, request: admin_pb2.ScaleInRequest, context: _Context

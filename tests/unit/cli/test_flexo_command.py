@@ -46,6 +46,8 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         self.asked: list[object] = []
         self.busy_for = 0
         """So many calls are told to come again."""
+        self.old = False
+        """Whether it is a flexod that does not know nodes for growth."""
         self.user = "ann"
         self.aggregation: admin_pb2.JobAggregation | None = None
 
@@ -90,7 +92,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 
     def ScaleOut(self, request, context):  # noqa: N802
         self._steered(request, context)
-        return admin_pb2.ScaleJobReply(text="grows")
+        return admin_pb2.ScaleJobReply(text="grows", nodes=() if self.old else request.nodes)
 
     def ScaleIn(self, request, context):  # noqa: N802
         self._steered(request, context)
@@ -262,6 +264,17 @@ def test_a_size_with_a_sign_is_a_change_and_a_node_says_where(admin: Admin, flex
     assert (at_both.node, list(at_both.nodes), list(there.nodes)) == ("n2", ["n4"], [])
 
 
+def test_a_job_grows_on_named_nodes_and_an_older_flexod_that_does_not_know_them_is_told(
+    admin: Admin, flexo_run: Run
+) -> None:
+    assert flexo_run("scale", "7", "+2", "--node", "n2", "--node", "n4") == (0, "grows\n", "")
+    assert list(admin.asked[-1].nodes) == ["n2", "n4"]
+    admin.old = True
+    code, out, err = flexo_run("scale", "7", "+2", "--node", "n2")
+    assert (code, out) == (1, "")
+    assert says(err, "n2", "on any node", "flexo scale 7 -2")
+
+
 def test_the_old_names_of_scale_work_and_name_the_new_one(admin: Admin, flexo_run: Run) -> None:
     for line, text, new in (
         (["scale-out", "7", "2"], "grows\n", "flexo scale 7 +2"),
@@ -283,6 +296,7 @@ def test_the_old_names_of_scale_work_and_name_the_new_one(admin: Admin, flexo_ru
         ["scale", "7"],
         ["scale", "7", "+0"],
         ["scale", "7", "-2", "--node", "n2"],
+        ["scale", "7", "4", "--node", "n2"],
         ["scale-out", "7"],
         ["scale-in", "7"],
         ["profile", "7", "--min", "2"],

@@ -11,7 +11,7 @@ import pytest
 from controller_world import KEY, World
 
 from flexo.control.scale_overrides import Busy, ScaleOverrides
-from flexo.model.elastic import ElasticJob
+from flexo.model.elastic import Cap, ElasticJob
 from flexo.model.queue import JobKey
 
 MEET_S = 0.5
@@ -78,17 +78,17 @@ def test_the_event_store_has_the_cap_that_counts_however_slow_its_disk_is(world:
         """An event store whose first write takes longer than the second."""
 
         def __init__(self) -> None:
-            self.kept: dict[JobKey, int | None] = {}
+            self.kept: dict[JobKey, Cap | None] = {}
             self.first = threading.Event()
 
-        def caps(self) -> dict[JobKey, int]:
+        def caps(self) -> dict[JobKey, Cap]:
             return {}
 
-        def set_cap(self, key: JobKey, workers: int | None) -> None:
+        def set_cap(self, key: JobKey, cap: Cap | None) -> None:
             if not self.first.is_set():
                 self.first.set()
                 threading.Event().wait(MEET_S)
-            self.kept[key] = workers
+            self.kept[key] = cap
 
     store = SlowFirst()
     overrides = ScaleOverrides(store, 0.0)  # type: ignore[arg-type]
@@ -99,4 +99,4 @@ def test_the_event_store_has_the_cap_that_counts_however_slow_its_disk_is(world:
         overrides.scale(view.job, 4)
 
     at_once(lambda: overrides.scale(view.job, 3), second)
-    assert dict(overrides.caps()) == store.kept == {KEY: 4}
+    assert dict(overrides.caps()) == store.kept == {KEY: Cap(4)}

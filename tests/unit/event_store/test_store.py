@@ -19,6 +19,7 @@ from says import says
 from flexo.event_store.file import is_damage
 from flexo.event_store.store import EventStore
 from flexo.events import Event
+from flexo.model.elastic import Cap
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
 from flexo.model.queue import JobKey
@@ -111,12 +112,13 @@ def test_running_times_of_jobs_with_a_part_of_a_gpu_are_kept(path):
 
 def test_caps_outlive_a_restart(path):
     event_store = EventStore(path, 30)
-    event_store.set_cap(JOB, 3)
-    event_store.set_cap(JobKey(8), 2)
+    event_store.set_cap(JOB, Cap(3))
+    event_store.set_cap(JobKey(8), Cap(2))
     event_store.set_cap(JobKey(8), None)
-    event_store.set_cap(JOB, 4)
+    event_store.set_cap(JOB, Cap(4, frozenset({"t2", "t1"})))
+    event_store.set_cap(JobKey(9), Cap(5))
     event_store.close()
-    assert EventStore(path, 30).caps() == {JOB: 4}
+    assert EventStore(path, 30).caps() == {JOB: Cap(4, frozenset({"t1", "t2"})), JobKey(9): Cap(5)}
 
 
 def test_profiles_outlive_a_restart_and_a_newer_one_replaces_the_older(path):
@@ -143,17 +145,18 @@ def test_slow_gpus_are_remembered_until_their_time(path):
 
 def test_a_event_store_of_the_first_version_is_taken_over_with_its_caps(path):
     event_store = EventStore(path, 30)
-    event_store.set_cap(JOB, 3)
+    event_store.set_cap(JOB, Cap(3))
     event_store.close()
     with sqlite3.connect(path) as raw:
         tables = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
         for (name,) in tables:
             if name not in ("snapshot", "event", "cap"):
                 raw.execute(f"DROP TABLE {name}")
+        raw.execute("ALTER TABLE cap DROP COLUMN nodes")
         raw.execute("PRAGMA user_version = 1")
     raw.close()
     event_store = EventStore(path, 30)
-    assert event_store.caps() == {JOB: 3}
+    assert event_store.caps() == {JOB: Cap(3)}
     event_store.set_scaling(JOB, [])
     assert not event_store.trouble
 
@@ -238,8 +241,8 @@ def test_a_text_that_is_no_utf8_is_written_escaped_and_the_file_stays(event_stor
 
 def test_a_value_that_sqlite_does_not_take_costs_that_entry_and_not_the_file(event_store, path):
     event_store.record(NOW, (event("before"),))
-    event_store.set_cap(JobKey(8), 4)
-    event_store.set_cap(JOB, 1 << 70)
+    event_store.set_cap(JobKey(8), Cap(4))
+    event_store.set_cap(JOB, Cap(1 << 70))
     assert "OverflowError" in event_store.trouble
     event_store.add_demand(Demand(NOW, 1.0, "half a \udce4 character"))
     assert "UnicodeEncodeError" in event_store.trouble
@@ -247,7 +250,7 @@ def test_a_value_that_sqlite_does_not_take_costs_that_entry_and_not_the_file(eve
     event_store.record(NOW, (event("after"),))
     assert event_store.trouble == ""
     assert texts(event_store) == ["after", "before"]
-    assert event_store.caps() == {JobKey(8): 4}
+    assert event_store.caps() == {JobKey(8): Cap(4)}
     assert not list(path.parent.glob("*.damaged-*"))
 
 

@@ -20,6 +20,7 @@ from says import says
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
 from flexo.events import Event
+from flexo.model.elastic import Cap
 from flexo.model.loans import Demand, Loan, LoanState, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
 from flexo.model.queue import JobKey
@@ -105,11 +106,11 @@ def test_flexod_begins_on_a_full_disk_and_finds_its_grants(small_disk: Path) -> 
 def test_who_takes_over_on_a_full_disk_reads_what_the_one_before_wrote(small_disk: Path) -> None:
     path = small_disk / "journal.sqlite"
     first = EventStore(path, 30, epoch=5)
-    first.set_cap(JOB, 3)
+    first.set_cap(JOB, Cap(3))
     first.record(NOW, (event("before"),))
     ballast = fill(small_disk)
     second = EventStore(path, 30, epoch=6)
-    assert (second.caps(), texts(second)) == ({JOB: 3}, ["before"])
+    assert (second.caps(), texts(second)) == ({JOB: Cap(3)}, ["before"])
     second.record(NOW, (event("lost" * 5000),))
     assert says(second.trouble, "full")
     ballast.unlink()
@@ -123,7 +124,7 @@ def test_who_takes_over_on_a_full_disk_reads_what_the_one_before_wrote(small_dis
 
 def test_where_nothing_may_be_written_flexod_goes_on(small_disk: Path) -> None:
     event_store = EventStore(small_disk / "journal.sqlite", 30)
-    event_store.set_cap(JOB, 3)
+    event_store.set_cap(JOB, Cap(3))
     event_store.record(NOW, (event("before"),))
     event_store.close()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -138,7 +139,7 @@ def test_where_nothing_may_be_written_flexod_goes_on(small_disk: Path) -> None:
     after, missing, before = texts(event_store)
     assert (after, before) == ("after", "before")
     assert says(missing, "2 events")
-    assert event_store.caps() == {JOB: 3}
+    assert event_store.caps() == {JOB: Cap(3)}
     event_store.close()
 
 
@@ -147,7 +148,7 @@ def filled(path: Path) -> None:
     event_store = EventStore(path, 30)
     for number in range(60):
         event_store.record(NOW, (event(f"event {number} " + "x" * 90),), '{"idle": {}}')
-        event_store.set_cap(JobKey(number), 3)
+        event_store.set_cap(JobKey(number), Cap(3))
         event_store.add_demand(Demand(NOW + number, 2.0, "the test"))
     event_store.set_scaling(JOB, [ScalingPoint(size, 1.0, 2.0, 0.1, 1.0, 20, NOW) for size in range(1, 30)])
     for number in range(30):
@@ -185,7 +186,7 @@ def zeroed(data: bytearray, chance: random.Random) -> None:
 
 def read_all(event_store: EventStore) -> None:
     """Everything that flexod and people ever read of it, as it is used."""
-    sum(workers + key.job_id for key, workers in event_store.caps().items())
+    sum(cap.workers + key.job_id for key, cap in event_store.caps().items())
     [point.samples_per_s + point.batches for points in event_store.scaling().values() for point in points]
     [gpu.until_at > NOW and str(gpu) for gpu in event_store.slow_gpus(NOW)]
     [time.seconds + time.gpus + len(time.user) for time in event_store.running_times()]
@@ -225,7 +226,7 @@ def test_a_damaged_event_store_never_stops_flexod(
 def test_a_event_store_of_a_newer_flexod_is_kept_whole_and_can_be_put_back(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     event_store = EventStore(path, 30)
-    event_store.set_cap(JOB, 3)
+    event_store.set_cap(JOB, Cap(3))
     event_store.close()
     raw = sqlite3.connect(path)
     (version,) = raw.execute("PRAGMA user_version").fetchone()

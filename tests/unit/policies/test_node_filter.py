@@ -53,3 +53,12 @@ def test_an_excluded_node_is_not_permitted_whatever_its_features() -> None:
 @given(st.text("ab&|()[]* ,", max_size=40))
 def test_no_expression_of_a_user_breaks_anything(features: str) -> None:
     assert isinstance(NodeFilter(features).permits(A100), bool)
+
+
+def test_of_the_nodes_that_a_job_accepts_only_the_named_ones_are_for_growth() -> None:
+    named = NodeFilter("a100", only=frozenset({"t1", "t2"}))
+    assert named.permits(A100)
+    assert not named.permits(node("t2"))
+    elsewhere = node("t3", features=frozenset({"a100"}))
+    assert not named.permits(elsewhere)
+    assert "t1, t2" in named.why_not(elsewhere)

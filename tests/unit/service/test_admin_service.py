@@ -98,8 +98,8 @@ class Answers:
         self.steered.append(what)
         return "so be it"
 
-    def scale_out(self, key: JobKey, workers: int, by: str) -> str:
-        return self._steer("out", key, workers, by)
+    def scale_out(self, key: JobKey, workers: int, nodes: tuple[str, ...], by: str) -> str:
+        return self._steer("out", key, workers, nodes, by)
 
     def scale_in(self, key: JobKey, workers: int, nodes: tuple[str, ...], by: str) -> str:
         return self._steer("in", key, workers, nodes, by)
@@ -534,12 +534,14 @@ def test_steering_needs_a_credential(client: Client, method: str, request_: obje
 
 def test_scaling_out_and_in_pass_the_numbers_on(client: Client, answers: Answers) -> None:
     client.call("ScaleOut", pb.ScaleOutRequest(job_id=7, workers=2), OWNER)
+    named = client.call("ScaleOut", pb.ScaleOutRequest(job_id=7, workers=1, nodes=["n3"]), OWNER)
+    assert named.nodes == ["n3"], "who asks can tell that nodes count"
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, workers=1), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2"), OWNER)
     client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2", nodes=["n4"]), OWNER)
     key, by = JobKey(7, 1), account(OWNER)
     assert answers.steered == [
-        ("out", key, 2, by), ("in", key, 1, (), by),
+        ("out", key, 2, (), by), ("out", key, 1, ("n3",), by), ("in", key, 1, (), by),
         ("in", key, 0, ("n2",), by), ("in", key, 0, ("n2", "n4"), by),
     ]  # fmt: skip
 
