@@ -173,6 +173,7 @@ def test_a_killed_leader_leaves_the_sums_where_they_are(submit: Callable[..., Jo
     job.check_nothing_left()
 
 
+@pytest.mark.thorough
 def test_flexod_tries_a_satellite_for_a_job_that_leaves_the_choice_and_judges_it_by_its_iterations(
     three_nodes: Lab, submit: Callable[..., Job]
 ) -> None:

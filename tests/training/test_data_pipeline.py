@@ -40,7 +40,7 @@ def check_samples(job: Job) -> int:
     return max(seen)
 
 
-@pytest.mark.parametrize("face", ["processes", "sampler", rare("dataset"), rare("generator")])
+@pytest.mark.parametrize("face", [rare("processes"), "sampler", rare("dataset"), rare("generator")])
 def test_every_sample_counts_once_while_workers_come_and_go(submit: Submit, alone: Lab, face: str) -> None:
     job = submit("elastic_data.py", "--face", face, "--samples", str(SAMPLES), elastic="1-3")
     job.wait_for_size(3)

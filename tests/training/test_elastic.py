@@ -187,6 +187,7 @@ def test_flexod_may_die_and_come_back(submit: Submit, alone: Lab) -> None:
     job.check_steps()
 
 
+@pytest.mark.thorough
 def test_two_jobs_share_evenly(submit: Submit, alone: Lab) -> None:
     blocker = take_nodes(alone, 3, 2, 3600)
     first = submit("counting.py", "--batch-seconds", "0.3", elastic="1-6")

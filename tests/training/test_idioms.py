@@ -94,6 +94,7 @@ def test_schedulers_scalers_averages_and_clipping(tmp_path: Path) -> None:
         check(job, EVERYTHING)
 
 
+@pytest.mark.thorough
 def test_ranks_that_commit_at_different_batches_and_a_replica_that_differs(tmp_path: Path) -> None:
     """They check for changes after all batches, as Horovod's documentation has it."""
     names = ["adam", "cosine"]

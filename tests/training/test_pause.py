@@ -139,6 +139,7 @@ def test_a_ddp_script_pauses_and_goes_on_with_other_workers(
         assert list(job.folder.glob("flexo-parked-*")) == [], "at the end, the base keeps nothing"
 
 
+@pytest.mark.thorough
 def test_a_ddp_script_goes_back_to_the_parked_state_when_all_its_workers_are_killed(
     tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:

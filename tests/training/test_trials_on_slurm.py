@@ -18,7 +18,7 @@ import flexo_bench.jsa
 from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 from flexo_protos.all_reduce_file import parse
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 FLEXO = Path(sys.executable).parent / "flexo"
 SCRIPT = Path(flexo_bench.jsa.__file__).with_name("train.py")
