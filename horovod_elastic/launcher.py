@@ -41,7 +41,7 @@ from horovod_elastic.election import lease_places
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
-from horovod_elastic.leader import parked_store, profiling
+from horovod_elastic.leader import notices, parked_store, profiling
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import (
     AgentProcess,
@@ -125,6 +125,10 @@ Option for all scripts:
                         its training DataLoader or the `epoch` in its Horovod state. Policies go by that
                         instead of the time limit
 
+The job tells of growth, shrinking, lost satellites and its end, as its user, where $FLEXO_NOTIFY says:
+https://HOST/... (a webhook), http://localhost:PORT/..., or mail:NAME@HOST. $FLEXO_NOTIFY_KINDS chooses among
+grow,shrink,lost,end.
+
 flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
 
 
@@ -137,6 +141,7 @@ def main(arguments: list[str]) -> int:
         command = _take_options(arguments)
         choice.choose(choice.chosen())
         choice.check_aggregators()
+        notices.wanted(os.environ)
     except ValueError as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2

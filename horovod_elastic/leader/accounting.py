@@ -42,6 +42,11 @@ class Accounting:
         self._satellite_worker_s += workers * (now - self._at)
         self._at = now
 
+    @property
+    def workers(self) -> int:
+        """The number of workers in the last generation; 0: no generation yet, or training pauses."""
+        return self._workers
+
     def go(self, workers: int) -> None:
         """Note that a generation of this number of workers begins."""
         self._resizes += self._workers not in (0, workers)

@@ -26,6 +26,7 @@ from horovod_elastic.leader.membership.commands import (
     Start,
     Withdraw,
 )
+from horovod_elastic.leader.notices import Notices
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.trace import Trace, say
@@ -48,6 +49,7 @@ class CommandExecutor:
         address: str,
         oversight: Oversight,
         accounting: Accounting,
+        notices: Notices,
         trace: Trace,
         rendezvous_failed: Callable[[int, Exception], None],
     ) -> None:
@@ -56,6 +58,7 @@ class CommandExecutor:
         self._address = address
         self._oversight = oversight
         self._accounting = accounting
+        self._notices = notices
         self._trace = trace
         self._rendezvous_failed = rendezvous_failed
         self._meetings: dict[int, _Meeting] = {}
@@ -168,6 +171,7 @@ class CommandExecutor:
         self._call(go)
         self._close_before(go.generation)
         slots = len({(place.agent, place.slot) for place in places})
+        self._notices.sized(self._accounting.workers, slots)
         self._accounting.go(slots)
         nodes = len({place.agent for place in places})
         virtual = f" ({len(places)} virtual ones)" if len(places) > slots else ""
@@ -180,6 +184,7 @@ class CommandExecutor:
         """Tell all workers to leave, and rank 0 to park the state before."""
         self._trace.event("pause", generation=go.generation, commits=go.commits)
         self._call(go)
+        self._notices.paused(self._accounting.workers)
         self._accounting.go(0)
         self._close_before(go.generation)
         say("training pauses, because too few workers are left; the base keeps the state")

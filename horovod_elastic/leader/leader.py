@@ -34,6 +34,7 @@ from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.membership.commands import Command, Dismiss, End, GoBack, Start
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers, slot_of
+from horovod_elastic.leader.notices import Notices, wanted
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.parked_store import ParkedStore
 from horovod_elastic.leader.pending_commands import Training
@@ -127,6 +128,7 @@ class Leader:
         self._knows_sums = not inherited
         """Whether the agents of all satellites have attached that an earlier leader may have assigned."""
         self._accounting = Accounting(since)
+        self._notices = Notices(wanted(os.environ), plan.base.job_id, plan.base.restart_count)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
             self._agents,
@@ -146,6 +148,7 @@ class Leader:
             address,
             self._oversight,
             self._accounting,
+            self._notices,
             self._trace,
             lambda generation, error: self.post(lambda: self._rendezvous_failed(generation, error)),
         )
@@ -317,8 +320,11 @@ class Leader:
         self._reporter.close(why)
         if self._parked is not None:
             self._parked.remove()
+        gained = self._accounting.sentence(self.plan.base.shape.gpus)
         if self.plan.base.elastic:
-            say(self._accounting.sentence(self.plan.base.shape.gpus))
+            say(gained)
+        self._notices.ended(exit_code, f"{why}; {gained}" if self.plan.base.elastic else why)
+        self._notices.close()
 
     def _step_down(self) -> None:
         """Tell the agents that another leader leads from now on."""
@@ -328,6 +334,7 @@ class Leader:
         self._satellites.close()
         self._succession.tell()
         self._agents.step_down()
+        self._notices.close()
         self._reporter.hang_up()
 
     # --- agents --------------------------------------------------------------------------------
@@ -457,7 +464,8 @@ class Leader:
         self._carry_out(self._membership.agent_lost(name, why, now))
         if not link.base:
             self._satellite_sums.gone(name)
-            self._satellites.gone(name)
+            if lost := self._satellites.gone(name):
+                self._notices.lost(link.node, lost)
 
     def _watch_base(self, now: float) -> None:
         """End with a base that has ended, and stand still while the base is suspended."""

@@ -273,15 +273,16 @@ class SatelliteManager:
         if satellite is not None and not satellite.withdrawn:
             satellite.slow = why
 
-    def gone(self, name: str) -> None:
-        """Give back or forget the satellite of an agent that is gone."""
+    def gone(self, name: str) -> str:
+        """Give back or forget the satellite of an agent that is gone. Returns why, if nobody asked for it."""
         satellite = self._of_agent(name)
         if satellite is None:
-            return
+            return ""
         if self._leader.finishing:
             self._forget(satellite)
         elif satellite.failed:
             self._give_back(satellite, _Reason.REASON_WORKERS_FAILED, satellite.failed)
+            return satellite.failed
         elif satellite.preempted:
             self._give_back(satellite, _Reason.REASON_PREEMPTED, satellite.withdrawn)
         elif satellite.slow:
@@ -290,8 +291,10 @@ class SatelliteManager:
             # The batch script may outlive an agent that hangs, or that nobody can reach.
             self._cancel(satellite)
             self._give_back(satellite, _Reason.REASON_LOST, "its agent is gone")
+            return "its agent is gone"
         else:
             self._forget(satellite)
+        return ""
 
     # --- time ----------------------------------------------------------------------------------------------
 
