@@ -435,6 +435,8 @@ class Leader:
         now = time.monotonic()
         if agent == self.name and self._hand_over(why):
             return
+        if link := self._agents.by_name.get(agent):
+            self._notices.leaves(link.node, why)
         if not self._satellite_sums.leaves(agent, why, now):
             self._carry_out(self._membership.release(agent, why, now))
 

@@ -135,14 +135,22 @@ class Notices:
         deliveries = [_delivery(each, job_id, restart_count) for each in asked.receivers]
         self._channels = [_Channel(*each) for each in deliveries]
         self._paused = False
+        self._leaving: list[str] = []
+        """The nodes that leave, with the reasons, for the notice of the next size."""
+
+    def leaves(self, node: str, why: str) -> None:
+        """Note why the satellite on a node leaves."""
+        self._leaving.append(f"{node}: {why}")
 
     def sized(self, before: int, workers: int) -> None:
         """Tell of a new size. `before`: 0 at the beginning, and after a pause."""
+        size = "; ".join((f"now {_workers(workers)}, {before} before", *self._leaving))
         if self._paused or 0 < before < workers:
-            self._tell(Kind.GROW, f"{workers} workers train, {before} before")
+            self._tell(Kind.GROW, size)
         elif workers < before:
-            self._tell(Kind.SHRINK, f"{workers} workers train, {before} before")
+            self._tell(Kind.SHRINK, size)
         self._paused = False
+        self._leaving.clear()
 
     def paused(self, before: int) -> None:
         """Tell that too few workers are left to train."""
@@ -234,6 +242,10 @@ class _Channel:
                 if self._waiting and self._waiting[0] is event:
                     self._waiting.popleft()
             self._left_out -= left_out
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def _delivery(

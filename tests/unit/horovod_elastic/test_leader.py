@@ -26,6 +26,7 @@ from horovod_elastic.leader import attendance, base_watch, satellite_manager, sa
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.membership import takeover
+from horovod_elastic.leader.notices import Notices
 from horovod_elastic.leader.parked_store import FOLDER_VARIABLE, ParkedStore
 from horovod_elastic.platforms.base import (
     BaseState,
@@ -335,7 +336,11 @@ def test_what_flexod_commands_reaches_those_who_see_to_it(job: Job, monkeypatch:
     assert [done.id for done in told] == [7]
 
 
-def test_a_satellite_that_vanishes_is_lost_and_one_that_slurm_took_is_preempted(job: Job) -> None:
+def test_a_satellite_that_vanishes_is_lost_and_one_that_slurm_took_is_preempted(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+    monkeypatch.setattr(Notices, "lost", lambda _, node, why: lost.append(node))
     job.slurm.may_answer.set()
     job.grants("g1", "g2")
     wait_until(lambda: all(satellite.id for satellite in job.satellites().values()))
@@ -347,6 +352,7 @@ def test_a_satellite_that_vanishes_is_lost_and_one_that_slurm_took_is_preempted(
     job.detach(f"n-g2-{ids['g2']}")
     assert job.link.failures() == [("g1", Failed.REASON_LOST), ("g2", Failed.REASON_PREEMPTED)]
     wait_until(lambda: job.slurm.cancelled == [ids["g1"]])  # its batch script may hang with its agent
+    assert lost == ["n-g1"], "its user hears of it"
 
 
 def test_at_the_end_satellites_that_were_just_being_submitted_are_cancelled_too(job: Job) -> None:

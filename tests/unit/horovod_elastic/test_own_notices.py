@@ -89,6 +89,7 @@ def test_a_webhook_hears_of_growth_shrinking_losses_and_the_end(receiver: Receiv
     told.sized(0, 2)
     told.sized(2, 4)
     told.lost("t3", "its agent is gone")
+    told.leaves("t2", "the cluster takes the node back")
     told.sized(4, 3)
     told.ended(0, "the script has ended")
     told.close()
@@ -97,7 +98,7 @@ def test_a_webhook_hears_of_growth_shrinking_losses_and_the_end(receiver: Receiv
     )
     grow, lost, shrink, end = (str(text) for _, text in receiver.told())
     assert says(grow, "4 workers", "2 before")
-    assert says(shrink, "3 workers", "4 before")
+    assert says(shrink, "3 workers", "4 before", "t2: the cluster takes the node back")
     assert says(lost, "t3", "its agent is gone")
     assert says(end, "exit code 0", "the script has ended")
     events = receiver.posted[0]["events"]
