@@ -63,7 +63,7 @@ def draw(found: Found, sia_means: SiaMeans, path: Path) -> None:
     places = [_place(found, sia_means, trace, cluster) for trace, cluster in names]
     lined = [place for place in places if place.prices() >= _FEWEST]
     barred = [place for place in places if place.prices() < _FEWEST]
-    widths = [*(5.0 for _ in lined), *([1.6 + 1.5 * len(barred)] if barred else [])]
+    widths = [*(5.0 for _ in lined), *([max(4.4, 1.6 + 1.5 * len(barred))] if barred else [])]
     figure = Figure(figsize=(sum(widths), 4.8), layout="constrained", dpi=110)
     panels = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     for axes, place in zip(panels, lined, strict=False):
