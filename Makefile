@@ -230,8 +230,11 @@ wheel: ## flexo's wheels in build/wheel: flexo for users' environments, flexo-si
 	@./setup.sh unit
 	@$(BIN)/python packages/own_wheels.py build/wheel
 
-pictures: ## draw the pictures of the architecture, of a satellite's life and of partition tiers again (docs/images)
+pictures: ## draw the drawings of docs/images again, and photograph web pages, flexo top and a report (as root, minutes)
+	@./setup.sh web --lab=$@
 	@$(BIN)/python docs/site/pictures.py
+	@$(BIN)/python docs/site/decision_picture.py
+	@$(BIN)/python docs/site/screenshots.py
 
 docs: ## the documentation as a site, in build/site
 	@./setup.sh unit

@@ -23,6 +23,7 @@ from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
 from flexo.policies.starting import Start, Starting, StarvationLimit, in_order
 from flexo.policies.taking import Taking
+from flexo.words import workers as workers_of
 from flexo_protos.resources import Amount, total
 
 _SHORTEST_S: Final = 60.0
@@ -234,10 +235,11 @@ def _why(demand: Demand) -> str:
     of = f"of {job.workers} workers"
     if demand.starts:
         return f"starts with {then} {of}: of those whose bases may start it is the shortest"
-    if then < now and demand.gave_to is not None:
-        return f"gives {now - then} workers back, {then} {of} stay: the base of job {demand.gave_to} starts"
     if then < now:
-        return f"gives {now - then} workers back, {then} {of} stay: others save more time with them"
+        gives = f"gives {workers_of(now - then)} back, {then} {of} stay"
+        if demand.gave_to is not None:
+            return f"{gives}: the base of job {demand.gave_to} starts"
+        return f"{gives}: others save more time with them"
     if then > now:
         return f"grows from {now} to {then} {of}: of all jobs these save the most time here"
     if demand.gave_to is None:

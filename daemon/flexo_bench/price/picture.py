@@ -1,14 +1,15 @@
-"""Draws mean completion times over the price of a change, of a few policies on each trace."""
+"""Draws mean completion times of a few policies: over the price of a change, and at Sia's own price."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from flexo_bench.price.cases import OWN, POLLUX, PRICES
 from flexo_bench.price.report import PUBLISHED_S, Found, SiaMeans, SiaSet
@@ -23,72 +24,114 @@ _POLICIES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Those that are drawn, each with its colour and its mark. All others are slower on these jobs."""
 _RIVAL: Final = "#e0803a"
-_IN_A_ROW: Final = 3
+_FEWEST: Final = 3
+"""Prices that a place needs for lines of its own. A place with fewer is drawn as bars beside others."""
+_BARRED: Final = ("goodput", "goodput-undeclared")
+_BAR: Final = 0.16
+_FADED: Final = 0.5
+"""Opacity of bars at the lowest price, which stand beside those at the highest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The simulations on one cluster and trace."""
+
+    cluster: str
+    trace: str
+    cases: Found
+    sets: frozenset[SiaSet]
+    rival_h: float
+    """Mean of the rival in hours; 0: it is not known for each workload."""
+
+    @property
+    def many(self) -> str:
+        return f"{len(self.sets)} workload{'s' if len(self.sets) > 1 else ''}"
+
+    def mean_h(self, policy: str, price: str) -> float:
+        """Mean completion time in hours; 0: it was not simulated on each of the workloads."""
+        times = [out.jct_s for case, out in self.cases.items() if (case.label, case.price) == (policy, price)]
+        return fmean(times) / 3600 if len(times) == len(self.sets) else 0.0
+
+    def prices(self) -> int:
+        """Number of PRICES at which some policy was simulated on each workload."""
+        return sum(any(self.mean_h(policy, price) for policy in _POLICIES) for price in PRICES)
 
 
 def draw(found: Found, sia_means: SiaMeans, path: Path) -> None:
-    """Write a PNG: a panel for each cluster and trace of `found`, which is not empty."""
-    places = sorted(
-        {(case.cluster, case.trace) for case in found}, key=lambda each: (each[1] != POLLUX, each)
-    )
-    rows = -(-len(places) // _IN_A_ROW)
-    columns = min(len(places), _IN_A_ROW)
-    figure, grid = plt.subplots(rows, columns, figsize=(4.4 * columns + 0.6, 3.6 * rows + 0.5), squeeze=False)
-    panels = list(grid.flat)
-    for axis, place in zip(panels, places, strict=False):
-        _panel(
-            axis, {case: out for case, out in found.items() if (case.cluster, case.trace) == place}, sia_means
-        )
-    for axis in panels[len(places) :]:
-        axis.set_visible(False)
-    for axis in grid[:, 0]:
-        axis.set_ylabel("mean completion time, hours")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=max(1, len(labels)), frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (3.6 * rows + 0.5)))
+    """Write a PNG of `found`, which is not empty: a panel of lines each, or one of bars for some."""
+    names = sorted({(case.trace, case.cluster) for case in found}, key=lambda each: (each[0] != POLLUX, each))
+    places = [_place(found, sia_means, trace, cluster) for trace, cluster in names]
+    lined = [place for place in places if place.prices() >= _FEWEST]
+    barred = [place for place in places if place.prices() < _FEWEST]
+    widths = [*(5.0 for _ in lined), *([max(4.4, 1.6 + 1.5 * len(barred))] if barred else [])]
+    figure = Figure(figsize=(sum(widths), 4.8), layout="constrained", dpi=110)
+    panels = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    for axes, place in zip(panels, lined, strict=False):
+        _lines(axes, place)
+    if barred:
+        _bars(panels[-1], barred)
+    panels[0].set_ylabel("mean completion time, hours")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    figure.savefig(path)
 
 
-def _panel(axis: Axes, cases: Found, sia_means: SiaMeans) -> None:
-    """One cluster and trace: a line for each policy, a mark at Sia's own price, and a line for the rival."""
-    sets = {SiaSet.of(case) for case in cases}
-    highest = 0.0
-    for policy, (colour, mark) in _POLICIES.items():
-        known = {place: mean for place, price in enumerate(PRICES) if (mean := _mean_h(cases, policy, price))}
-        if known:
-            axis.plot(list(known), list(known.values()), marker=mark, color=colour, label=policy)
-        own_h = _mean_h(cases, policy, OWN)
-        if own_h:
-            axis.plot([len(PRICES)], [own_h], marker=mark, color=colour)
-        highest = max(highest, own_h, *known.values(), 0.0)
-    trace = next(iter(sets)).trace
-    rival, rival_h = _rival(trace, sets, sia_means)
-    if rival_h:
-        axis.axhline(rival_h, color=_RIVAL, linestyle="--", linewidth=1.4)
-        axis.text(-0.2, rival_h, rival, color=_RIVAL, fontsize=8, verticalalignment="bottom")
-    many = f"{len(sets)} workload{'s' if len(sets) > 1 else ''}"
-    axis.set_title(f"{trace}, {next(iter(sets)).cluster} GPUs ({many})", fontsize=10)
-    own = [] if trace == POLLUX else ["Sia's"]
-    axis.set_xticks(range(len(PRICES) + len(own)), [*PRICES, *own])
-    axis.set_xlim(-0.3, len(PRICES) + len(own) - 0.7)
-    axis.set_xlabel("seconds without training at each change")
-    axis.set_ylim(0, 1.12 * max(highest, rival_h) or 1.0)
-    axis.grid(alpha=0.3)
-
-
-def _mean_h(cases: Found, policy: str, price: str) -> float:
-    """Mean completion time in hours; 0: it was not simulated on each of the workloads."""
-    times = [out.jct_s for case, out in cases.items() if (case.label, case.price) == (policy, price)]
-    whole = len(times) == len({SiaSet.of(case) for case in cases})
-    return fmean(times) / 3600 if whole else 0.0
-
-
-def _rival(trace: str, sets: set[SiaSet], sia_means: SiaMeans) -> tuple[str, float]:
-    """A name for the line of the rival, and its mean in hours; 0: it is not known for each workload."""
+def _place(found: Found, sia_means: SiaMeans, trace: str, cluster: str) -> _Place:
+    cases = {case: out for case, out in found.items() if (case.trace, case.cluster) == (trace, cluster)}
+    sets = frozenset(SiaSet.of(case) for case in cases)
+    rival_h = 0.0
     if trace == POLLUX:
-        return "Pollux, as published, at 30 s", fmean(PUBLISHED_S[each.number] for each in sets) / 3600
-    if not sets <= sia_means.keys():
-        return "", 0.0
-    return "Sia's simulator, at its own price", fmean(sia_means[each] for each in sets) / 3600
+        rival_h = fmean(PUBLISHED_S[each.number] for each in sets) / 3600
+    elif sets <= sia_means.keys():
+        rival_h = fmean(sia_means[each] for each in sets) / 3600
+    return _Place(cluster, trace, cases, sets, rival_h)
+
+
+def _lines(axes: Axes, place: _Place) -> None:
+    """Draw a line for each policy over the price, and one for the rival."""
+    own = any(place.mean_h(policy, OWN) for policy in _POLICIES)
+    ticks = [*PRICES, *(["Sia's"] if own else [])]
+    for policy, (colour, mark) in _POLICIES.items():
+        means = [place.mean_h(policy, price) for price in (*PRICES, *([OWN] if own else []))]
+        known = {at: mean for at, mean in enumerate(means) if mean}
+        if known:
+            axes.plot(list(known), list(known.values()), marker=mark, color=colour, label=policy)
+    if place.rival_h:
+        rival = (
+            "Pollux, as published, at 30 s" if place.trace == POLLUX else "Sia's simulator, at its own price"
+        )
+        axes.axhline(place.rival_h, color=_RIVAL, linestyle="--", linewidth=1.4, label=rival)
+    axes.set_title(f"{place.trace}, {place.cluster} GPUs ({place.many})", fontsize=11)
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_xlabel("seconds without training at each change")
+    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+    axes.grid(alpha=0.3)
+    _legend(axes)
+
+
+def _bars(axes: Axes, places: Sequence[_Place]) -> None:
+    """Draw bars for each place at the lowest and the highest price, and the mean of Sia's simulator."""
+    priced = [price for price in (*PRICES, OWN) if any(place.mean_h("goodput", price) for place in places)]
+    ends = tuple(dict.fromkeys(priced[:1] + priced[-1:]))
+    bars = [(policy, price) for policy in _BARRED for price in ends]
+    for nth, (policy, price) in enumerate(bars):
+        heights = [place.mean_h(policy, price) for place in places]
+        at = [number + (nth - (len(bars) - 1) / 2) * _BAR for number in range(len(places))]
+        said = "Sia's own price" if price == OWN else f"{price} s"
+        opacity = 1.0 if price == ends[-1] else _FADED
+        axes.bar(at, heights, _BAR, color=_POLICIES[policy][0], alpha=opacity, label=f"{policy}, {said}")
+    rivals = {number: place.rival_h for number, place in enumerate(places) if place.rival_h}
+    axes.hlines(
+        list(rivals.values()), [number - 0.4 for number in rivals], [number + 0.4 for number in rivals],
+        color=_RIVAL, linestyle="--", linewidth=1.8, label="Sia's simulator, at its own price",
+    )  # fmt: skip
+    labels = [f"{place.trace},\n{place.cluster} GPUs\n({place.many})" for place in places]
+    axes.set_xticks(range(len(places)), labels)
+    axes.set_title("Traces of Sia", fontsize=11)
+    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+    axes.grid(axis="y", alpha=0.3)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8.5, frameon=False, ncols=2, loc="upper left")

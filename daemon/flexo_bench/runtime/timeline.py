@@ -46,7 +46,10 @@ _COLOURS = {
 }  # fmt: skip
 _INK = "#333333"
 _LANE = 0.62
-_WORDS = {"grant": "grant", "prepare": "prepare", "propose": "propose", "go": "go", "left": "gone"}
+_LARGE, _SMALL = 14, 12
+"""Sizes of letters that can be read at half the picture's size."""
+_BEFORE_S, _AFTER_S = 0.5, 0.7
+"""Both strips begin and end so many seconds before and after the leader's `go`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,62 +143,90 @@ def _preparing(name: str, told: Sequence[Traced]) -> tuple[Span, ...]:
 
 
 def draw(found: Story, path: Path) -> None:
-    """Draw three strips: from the grant to training with one more, its last second, and one worker less."""
-    grant_at = max(each.at for each in found.told if each.event == "grant" and each.at < found.grown_at)
-    figure = Figure(figsize=(11, 8.2), layout="constrained", dpi=130)
-    whole, out, back = figure.subplots(3, 1)
-    _strip(whole, found, grant_at, grant_at - 1.0, found.grown_at + 2.0)
-    whole.set_title("One worker more: from the grant on", loc="left", fontsize=11)
-    _strip(out, found, found.grown_at, found.grown_at - 0.7, found.grown_at + 1.0)
-    out.set_title("The same, around the switch", loc="left", fontsize=11)
-    _strip(back, found, found.shrunk_at, found.shrunk_at - 0.7, found.shrunk_at + 1.0)
-    back.set_title("One worker less", loc="left", fontsize=11)
-    back.set_xlabel("seconds; first strip: since the grant, others: since the leader's go")
-    handles = [Patch(color=colour, label=what) for what, colour in _COLOURS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    """Draw two strips of one scale around the switches: one worker more, and one worker less."""
+    figure = Figure(figsize=(9, 6.6), layout="constrained", dpi=130)
+    out, back = figure.subplots(2, 1, sharex=True)
+    _strip(out, found, found.grown_at)
+    out.set_title("One worker more", loc="left", fontsize=_LARGE)
+    _strip(back, found, found.shrunk_at)
+    back.set_title("One worker less", loc="left", fontsize=_LARGE)
+    back.set_xlabel("seconds since the leader's go", fontsize=_LARGE)
+    handles = [Patch(color=_COLOURS[what], label=what) for what in _drawn(found)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=_LARGE)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
-def _strip(axes: Axes, found: Story, zero: float, start: float, end: float) -> None:
+def _drawn(found: Story) -> tuple[str, ...]:
+    """The activities that the strips show, in the order of their colours."""
+    windows = [(zero - _BEFORE_S, zero + _AFTER_S) for zero in (found.grown_at, found.shrunk_at)]
+    spans = [span for lane in found.lanes for span in (*lane.spans, *lane.preparing)]
+    seen = {span.what for span in spans for start, end in windows if span.start < end and span.end > start}
+    return tuple(what for what in _COLOURS if what in seen)
+
+
+def _strip(axes: Axes, found: Story, zero: float) -> None:
+    start, end = zero - _BEFORE_S, zero + _AFTER_S
     lanes = [lane for lane in found.lanes if any(s.start < end and s.end > start for s in lane.spans)]
+    axes.set_xlim(-_BEFORE_S, _AFTER_S)
+    axes.set_ylim(-len(lanes) + 0.2, 1.5)
     for row, lane in enumerate(lanes):
         for span in lane.spans:
             _bar(axes, span, -row, _LANE, zero)
         for span in lane.preparing:
             _bar(axes, span, -row - _LANE / 2, _LANE / 4, zero)
-    axes.set_xlim(start - zero, end - zero)
-    axes.set_ylim(-len(lanes) + 0.4, 1.15)
+        _tell_of_the_start(axes, lane, -row, zero)
     axes.set_yticks([-row for row in range(len(lanes))], [f"worker {lane.name[1:]}" for lane in lanes])
+    axes.tick_params(labelsize=_LARGE)
     axes.spines[["top", "right"]].set_visible(False)
-    _mark(axes, [each for each in found.told if start < each.at < end and each.event in _WORDS], zero)
+    _mark(axes, found.told, zero)
+    _call_the_pause_out(axes, lanes, zero)
 
 
 def _bar(axes: Axes, span: Span, middle: float, height: float, zero: float) -> None:
     axes.barh(
         middle, span.end - span.start, height, left=span.start - zero,
-        color=_COLOURS[span.what], edgecolor="white", linewidth=0.4,
+        color=_COLOURS[span.what], edgecolor="white", linewidth=0.8,
     )  # fmt: skip
 
 
+def _tell_of_the_start(axes: Axes, lane: Lane, middle: float, zero: float) -> None:
+    """Write under the bar of a worker that is still building how long ago it was started."""
+    began = min(span.start for span in lane.spans)
+    built = max((span.end for span in lane.spans if span.what == _BUILDING), default=began)
+    if began < zero - _BEFORE_S < built:
+        text, under = f"started {zero - began:.1f} s before go", middle - _LANE / 2 - 0.1
+        axes.text(-_BEFORE_S, under, f" {text}", fontsize=_SMALL, color=_INK, va="top")
+
+
+def _call_the_pause_out(axes: Axes, lanes: Sequence[Lane], zero: float) -> None:
+    """Name the longest of the workers' first switches after `zero`, and its length."""
+    firsts = [(row, _switch_after(lane, zero)) for row, lane in enumerate(lanes)]
+    row, pause = max(
+        ((row, span) for row, span in firsts if span is not None),
+        key=lambda each: each[1].end - each[1].start,
+    )
+    axes.annotate(
+        f"longest pause: {pause.end - pause.start:.2f} s",
+        xy=((pause.start + pause.end) / 2 - zero, _LANE / 2 - row),
+        xytext=(_AFTER_S, 1.0), ha="right", va="center",
+        fontsize=_LARGE, fontweight="bold", color=_COLOURS[_SWITCHING],
+        arrowprops={"arrowstyle": "->", "color": _COLOURS[_SWITCHING], "linewidth": 1.6},
+    )  # fmt: skip
+
+
+def _switch_after(lane: Lane, zero: float) -> Span | None:
+    """The first switch of a worker that trains before and after; None: it joins or leaves."""
+    return next((span for span in lane.spans if span.what == _SWITCHING and span.end > zero), None)
+
+
 def _mark(axes: Axes, told: Sequence[Traced], zero: float) -> None:
-    """Draw a line for each event of the leader. Events at once share a label; near labels go up a row."""
-    width = axes.get_xlim()[1] - axes.get_xlim()[0]
-    labels: list[tuple[float, str]] = []
-    for each in told:
-        if each.event == "propose" and not each.fields["at"]:
-            continue  # this proposal only asks for the workers' position
-        at, word = each.at - zero, _WORDS[each.event]
-        axes.axvline(at, color=_INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        if labels and at - labels[-1][0] < 0.01 * width:
-            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {word}")
-        else:
-            labels.append((at, word))
-    last, row = float("-inf"), 0
-    for at, label in labels:
-        row = row + 1 if at - last < 0.08 * width else 0
-        last = at
-        axes.text(at, 0.5 + 0.24 * (row % 3), f" {label}", fontsize=8.5, color=_INK, va="bottom")
+    """Draw a line for the leader's `prepare` and for its `go`, whose labels stand on different sides."""
+    go = next(each for each in told if each.event == "go" and each.at == zero)
+    prepare = max((each.at for each in told if each.event == "prepare" and each.at < go.at), default=go.at)
+    for at, word, side in ((prepare, "prepare ", "right"), (go.at, " go", "left")):
+        axes.axvline(at - zero, ymax=0.86, color=_INK, linewidth=1.1, linestyle=(0, (4, 3)))
+        axes.text(at - zero, 1.0, word, fontsize=_LARGE, color=_INK, ha=side, va="center")
 
 
 def main() -> None:

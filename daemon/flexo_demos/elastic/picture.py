@@ -17,6 +17,8 @@ from flexo_demos.elastic.queue import Holdings
 _BASE, _SATELLITES, _RIGID, _RIGID_INK, _IDLE = "#1f4e79", "#7fb2dd", "#e08a3c", "#a85a14", "#ececec"
 _INK, _EACH_BATCH = "#333333", "#c4c4c4"
 _MEAN_OF = 30
+_TAIL_S = 20.0
+"""Seconds that are drawn after the last resize and the rigid job's end. Nothing but training follows."""
 _LABEL_WIDTH = 0.06
 """Width of a label, as a part of the picture's width."""
 
@@ -58,7 +60,7 @@ def _draw_gpus(axes: Axes, scene: Scene) -> None:
         axes.fill_between(times, floor, top, step="post", color=colour, linewidth=0, label=label)
         floor = top
     axes.fill_between(times, floor, scene.gpus, step="post", color=_IDLE, linewidth=0, label="idle")
-    end = times[-1] if times else 1.0
+    end = _drawn_until(scene)
     axes.set_xlim(0, end)
     axes.set_ylim(0, scene.gpus * 1.32)
     axes.set_yticks(range(0, scene.gpus + 1, max(1, scene.gpus // 9)))
@@ -67,6 +69,15 @@ def _draw_gpus(axes: Axes, scene: Scene) -> None:
     axes.text(end, scene.gpus, f"{scene.gpus} training GPUs", ha="right", va="bottom", color=_INK, fontsize=9)
     axes.legend(loc="upper center", ncols=4, frameon=False, fontsize=9)
     _mark_rigid(axes, scene)
+
+
+def _drawn_until(scene: Scene) -> float:
+    """Seconds that the picture shows."""
+    held = scene.holdings
+    last = held.at[-1] - scene.began_at if held.at else 1.0
+    events = [resize.at for resize in scene.resizes]
+    events += [at for at, count in zip(held.at, held.rigid, strict=True) if count]
+    return min(last, max(events) - scene.began_at + _TAIL_S) if events else last
 
 
 def _mark_rigid(axes: Axes, scene: Scene) -> None:
@@ -93,6 +104,10 @@ def _draw_loss(axes: Axes, scene: Scene) -> None:
     axes.set_yscale("log")
     axes.set_ylim(top=axes.get_ylim()[1] * 8)
     _label_resizes(axes, scene)
+    end = _drawn_until(scene)
+    if times and times[-1] > end:
+        said = f"trains on until {times[-1]:.0f} s → "
+        axes.text(end, 0.97, said, transform=axes.get_xaxis_transform(), ha="right", va="top", fontsize=9)
     axes.set_ylabel(f"loss (mean of {_MEAN_OF} batches)")
     axes.set_xlabel("seconds since the elastic job was submitted; blue lines: its number of workers changes")
 

@@ -18,7 +18,7 @@ from flexo_bench.price import __main__ as bench
 from flexo_bench.price import cases, picture
 from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed
-from flexo_bench.price.report import SiaSet, as_json, show
+from flexo_bench.price.report import Found, SiaMeans, SiaSet, as_json, show
 from flexo_bench.price.runs import Outcome, Runs, code_now
 from flexo_simulation.costs import Costs
 
@@ -170,18 +170,28 @@ def test_a_second_call_simulates_only_what_the_first_did_not(called, folders: Fo
     assert "1 of 1: philly 1, equal, price own: fifo" in capsys.readouterr().out
 
 
-def test_the_picture_has_a_panel_for_each_trace(tmp_path: Path):
-    known = {
-        Case(cluster, trace, 1, price, policy): outcome()
-        for cluster, trace in (("equal", "pollux"), ("mixed", "saturn"))
-        for price in cases.PRICES
-        for policy in ("goodput", "lyra", "fifo")
-    }
-    picture.draw({CASE: outcome()}, {}, tmp_path / "one.png")
-    picture.draw(known, {SiaSet("mixed", "saturn", 1): 3600.0}, tmp_path / "two.png")
-    one, two = ((tmp_path / name).read_bytes() for name in ("one.png", "two.png"))
-    assert one.startswith(b"\x89PNG")
-    assert int.from_bytes(two[16:20]) > 1.5 * int.from_bytes(one[16:20]), "it is wider"
+def width_of(found: Found, path: Path, sia_means: SiaMeans) -> int:
+    picture.draw(found, sia_means, path)
+    drawn = path.read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    return int.from_bytes(drawn[16:20])
+
+
+def priced(cluster: str, trace: str, *prices: str) -> dict[Case, Outcome]:
+    policies = ("goodput", "lyra", "fifo")
+    return {Case(cluster, trace, 1, price, each): outcome() for price in prices for each in policies}
+
+
+def test_the_picture_has_lines_for_a_trace_of_many_prices_and_bars_for_those_of_few(tmp_path: Path):
+    path, means = tmp_path / "price.png", {SiaSet("mixed", "saturn", 1): 3600.0}
+    pollux, saturn = priced("equal", "pollux", *cases.PRICES), priced("mixed", "saturn", *cases.PRICES)
+    one = width_of(pollux, path, means)
+    assert width_of(pollux | saturn, path, means) == pytest.approx(2 * one, abs=2), "a panel more"
+    few = priced("mixed", "saturn", "0.03", cases.OWN)
+    with_bars = width_of(pollux | few, path, means)
+    more = few | priced("equal", "philly", "0.03", cases.OWN)
+    assert one < with_bars < width_of(pollux | more, path, means) < 2 * with_bars, "bars share one panel"
+    assert width_of({CASE: outcome()}, path, {}) < one, "one case is a panel of bars"
 
 
 def test_a_call_for_other_traces_keeps_the_replays_of_earlier_calls(called, folders: Folders):

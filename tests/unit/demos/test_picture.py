@@ -54,3 +54,15 @@ def test_the_rigid_jobs_area_is_in_the_picture_only_if_it_ran(tmp_path: Path) ->
     idle = replace(SCENE.holdings, rigid=(0, 0, 0, 0, 0))
     assert orange_share(SCENE) > 0.05
     assert orange_share(replace(SCENE, holdings=idle)) < 0.01
+
+
+def test_the_picture_ends_soon_after_the_last_event_however_long_training_goes_on(tmp_path: Path) -> None:
+    def orange_columns(ends_at: float) -> int:
+        held = replace(SCENE.holdings, at=(*SCENE.holdings.at[:-1], ends_at))
+        held = replace(held, rigid=(0, 0, 6, 0, 0))
+        draw(replace(SCENE, holdings=held), tmp_path / "demo.png")
+        pixels = imread(tmp_path / "demo.png")[..., :3]
+        orange = (abs(pixels - (0xE0 / 255, 0x8A / 255, 0x3C / 255)) < 0.01).all(axis=-1)
+        return int(orange[200:].any(axis=0).sum())
+
+    assert orange_columns(1060.0) == orange_columns(1600.0) > 50

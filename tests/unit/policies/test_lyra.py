@@ -331,6 +331,13 @@ def test_a_users_weight_counts_for_flexible_demand_only():
     assert workers(planned(Lyra(), before), before) == {1: 1, 2: 4}
 
 
+def test_its_reason_says_how_many_workers_a_job_gives_back():
+    for given, words in ((1, "1 worker "), (2, "2 workers ")):
+        jobs = [job(1, "1-9", {"n": 4}, remaining_work=10.0), job(2, given, remaining_work=9.0)]
+        plan = planned(Lyra(), snapshot([node("n", 4)], jobs))
+        assert words in next(each.why for each in plan.allocations if each.job == JobKey(1))
+
+
 def test_it_says_in_which_order_pending_jobs_are_to_start():
     jobs = [job(1, 1, remaining_work=9.0), job(2, 1), job(3, 4, remaining_work=8.0), overdue(4, 1)]
     before = snapshot([node("n", 1)], jobs)
