@@ -110,6 +110,8 @@ class _UsingIdleGpus:
         return pays(now, grown, self._stay_s, job.change_cost_s)
 
     def _rate(self, job: TrainingJob, workers: int) -> float:
+        if job.speed is None:  # then nodes do not matter, and counting them takes as long as there are nodes
+            return float(workers)
         return rate(job, workers, fewest_nodes(job, workers, self._nodes))
 
 
