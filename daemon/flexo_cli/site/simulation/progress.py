@@ -22,7 +22,7 @@ from flexo.words import counted, duration
 from flexo_cli.output import complain, printable
 from flexo_simulation.comparison import Told
 
-_EVERY_S: Final = 15.0
+EVERY_S: Final = 15.0
 """Seconds between two lines of progress."""
 
 
@@ -45,7 +45,7 @@ class ProgressLines:
         """Take the progress of one trial, and say that of all if it is time."""
         self._parts[trial] = ended / jobs if jobs else 1.0
         now = self._clock()
-        if now - self._said_at < _EVERY_S:
+        if now - self._said_at < EVERY_S:
             return
         self._said_at = now
         done, trials = sum(part >= 1 for part in self._parts), len(self._parts)
