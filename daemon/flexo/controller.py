@@ -146,6 +146,7 @@ class Controller:
         """
         now = clock()
         self._cluster = cluster
+        self._allocates = cluster if isinstance(cluster, Allocates) else None
         self._leaders = leaders
         self._event_store = event_store
         self._clock = clock
@@ -498,8 +499,8 @@ class Controller:
             traits = self._cluster.traits()
             with self._lock:
                 self._traits = traits
-        if isinstance(self._cluster, Allocates):
-            self._allocate(self._cluster)
+        if self._allocates is not None:
+            self._allocate(self._allocates)
         else:
             self._grant(traits)
 

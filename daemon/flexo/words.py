@@ -12,6 +12,11 @@ MAX_TEXT: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+def counted(number: int, what: str) -> str:
+    """``1 job``, ``1,234 jobs``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def workers(number: int) -> str:
     """``1 worker``, ``2 workers``."""
     return "1 worker" if number == 1 else f"{number} workers"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from flexo.words import counted
 from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.idle_intervals import MINUTES, Distribution, Longer
-from flexo_simulation.whatif_words import counted, hours
+from flexo_simulation.whatif_words import hours
 
 HEADING: Final = "How long GPUs were idle between jobs"
 COLUMNS: Final = (

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.words import counted
 from flexo_simulation.course import course_of, stretches_of
 from flexo_simulation.formats.accounting import AccountedRun, Software
 from flexo_simulation.formats.errors import BadTrace
@@ -30,6 +31,8 @@ _USUAL_GPUS: Final = 8
 """GPUs of a node that are assumed if the dump does not tell."""
 CLOSE_S: Final = 600.0
 """A simulated wait this near to the real one counts as close."""
+ENOUGH_JOBS: Final = 100
+"""Among fewer jobs, a single one can decide the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,24 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Cases that are the same simulation, because their shares draw the same jobs."""
+
+    case: Case
+    """The first of them."""
+    number: int
+    """Its place among all cases."""
+    last_share: float
+    """The share of the last of them; that of the first, if there is one only."""
+
+    def takes(self, case: Case) -> bool:
+        """Whether `case` repeats the figures of this row. Shares are drawn with one seed, so that a smaller
+        share has no job that a larger one has not."""
+        alike = replace(case, elastic_share=self.case.elastic_share)
+        return _without_nan(asdict(alike)) == _without_nan(asdict(self.case))
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """The cluster, and how its size was determined."""
 
@@ -118,6 +139,16 @@ class Findings:
     cases: tuple[Case, ...]
     idle: IdleGpus | NotTold
     """The idle intervals of GPUs as they really were."""
+
+    def rows(self) -> tuple[Row, ...]:
+        """The cases, with neighbours of equal figures as one row: a small dump has few jobs to draw."""
+        rows: list[Row] = []
+        for number, case in enumerate(self.cases):
+            if rows and rows[-1].takes(case):
+                rows[-1] = replace(rows[-1], last_share=case.elastic_share)
+            else:
+                rows.append(Row(case, number, case.elastic_share))
+        return tuple(rows)
 
     def to_json(self) -> dict[str, object]:
         """The findings for `json.dumps`; a figure of nothing is null."""
@@ -163,13 +194,13 @@ def size_of(
     of_a_node, how = gpus_per_node, "as you said"
     if of_a_node is None:
         of_a_node = _gpus_of_a_node(runs)
-        how = f"{of_a_node} GPUs a node: the most that a job had on one" if of_a_node else ""
+        how = f"{counted(of_a_node, 'GPU')} a node: the most that a job had on one" if of_a_node else ""
     if not of_a_node:
         of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump does not tell"
     if nodes is None:
         nodes = max(1, math.ceil(most / of_a_node))
-        many = "1 node" if nodes == 1 else f"{nodes} nodes"
-        how += f"; {many}: so many for the {most} GPUs that were in use at the peak"
+        were = "was" if most == 1 else "were"
+        how += f"; {counted(nodes, 'node')}: for the {counted(most, 'GPU')} that {were} in use at the peak"
     return Size((NodeGroup(nodes, of_a_node),), how)
 
 

@@ -70,9 +70,9 @@ def _pictures(
         curves = [("really", really)] if really else []
         shown = [(findings.software.baseline_words, outcomes[0])]
         shown += [
-            (f"{case.elastic_share:.0%} elastic", outcome)
-            for case, outcome in zip(findings.cases, outcomes[1:], strict=True)
-            if case.policy == policy
+            (f"{whatif_words.elastic(row)} elastic", outcomes[1 + row.number])
+            for row in findings.rows()
+            if row.case.policy == policy
         ]
         for label, outcome in shown:
             records = window.among(outcome.records)

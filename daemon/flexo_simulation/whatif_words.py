@@ -6,9 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from flexo.words import duration
+from flexo.words import counted, duration
 from flexo_simulation.formats.accounting import Software
-from flexo_simulation.whatif import CLOSE_S, Calibration, Case, Findings, WaitStatistics
+from flexo_simulation.whatif import (
+    CLOSE_S,
+    ENOUGH_JOBS,
+    Calibration,
+    Case,
+    Findings,
+    Row,
+    WaitStatistics,
+)
 
 COLUMNS: Final = (
     "policy",
@@ -42,10 +50,11 @@ def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
         hours(base.p95_wait_h),
         *_use(base, ""),
     )
-    for case in findings.cases:
+    for row in findings.rows():
+        case = row.case
         yield (
             f"{case.policy} (oracle)" if case.oracle else case.policy,
-            _elastic(case),
+            elastic(row),
             f"{hours(case.mean_jct_h)} {change(case.mean_jct_h, base.mean_jct_h)}".rstrip(),
             f"{hours(case.waited_h)} {change(case.waited_h, base.waited_h)}".rstrip(),
             f"{hours(case.p95_wait_h)} {change(case.p95_wait_h, base.p95_wait_h)}".rstrip(),
@@ -53,20 +62,19 @@ def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _elastic(case: Case) -> str:
-    if not case.elastic_share:
+def elastic(row: Row) -> str:
+    """The elastic jobs of a row: ``none``, ``20% (9 jobs)``, ``5 to 20% (the same job)``."""
+    first, jobs = row.case.elastic_share, row.case.elastic_jobs
+    if not row.last_share:
         return "none"
-    jobs = "job" if case.elastic_jobs == 1 else "jobs"
-    return f"{100 * case.elastic_share:.3g}% ({case.elastic_jobs:,} {jobs})"
+    if row.last_share == first:
+        return f"{100 * first:.3g}% ({counted(jobs, 'job')})"
+    drawn = "no job" if not jobs else "the same job" if jobs == 1 else f"the same {jobs:,} jobs"
+    return f"{100 * first:.3g} to {100 * row.last_share:.3g}% ({drawn})"
 
 
 def _use(case: Case, changed: str) -> tuple[str, str]:
     return f"{hours(case.idle_wanted_gpu_h)} {changed}".rstrip(), f"{case.utilization:.1%}"
-
-
-def counted(number: int, what: str) -> str:
-    """``1 job``, ``1,234 jobs``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _window(length_h: float) -> str:
@@ -76,17 +84,19 @@ def _window(length_h: float) -> str:
 def in_short(findings: Findings) -> Iterator[str]:
     """The answer in short: a sentence for each share of elastic jobs under the first policy."""
     base = findings.baseline
+    they = "it waits" if base.jobs == 1 else "they wait"
     yield (
         f"In {_window(findings.window_h)} {counted(base.jobs, 'GPU job')} came to "
-        f"{findings.size.gpus:,} GPUs. Simulated as "
-        f"{findings.software.name} schedules them, they wait {hours(base.waited_h)} h in all, and "
+        f"{counted(findings.size.gpus, 'GPU')}. Simulated as "
+        f"{findings.software.name} schedules, {they} {hours(base.waited_h)} h in all, and "
         f"{hours(base.idle_wanted_gpu_h)} GPU hours are idle although waiting jobs ask for them."
     )
     first = findings.cases[0].policy if findings.cases else ""
-    for case in findings.cases:
+    for row in findings.rows():
+        case = row.case
         if case.policy == first:
             yield (
-                f"Under {first} with {_elastic(case)} elastic, all jobs together wait "
+                f"Under {first} with {elastic(row)} elastic, all jobs together wait "
                 f"{compared(case.waited_h, base.waited_h, 'h')}, and are completed after "
                 f"{hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h."
             )
@@ -97,10 +107,16 @@ def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:
     if calibration is None:
         yield "No job can be compared with what really happened: the dump is too short."
         return
+    if calibration.jobs < ENOUGH_JOBS:
+        yield (
+            f"The dump is too small: it has {counted(calibration.jobs, 'job')} to compare. A single job can "
+            f"decide the figures below. Take a dump of {ENOUGH_JOBS} GPU jobs or more, such as a whole month."
+        )
     real, simulated = calibration.real, calibration.simulated
     yield (
         f"Really, {counted(calibration.jobs, 'job')} waited {_waits(real)}. "
-        f"Simulated as {software.name} schedules, without elasticity, they wait {_waits(simulated)}."
+        f"Simulated as {software.name} schedules, without elasticity, "
+        f"{'it waits' if calibration.jobs == 1 else 'they wait'} {_waits(simulated)}."
     )
     yield (
         f"Job by job, the wait of {calibration.close_share:.0%} is within {CLOSE_S / 60:.0f} minutes of the "
@@ -148,5 +164,7 @@ def change(now: float, before: float) -> str:
 
 def compared(now: float, before: float, unit: str) -> str:
     """A difference as text, such as ``"120 h less (-42%)"``."""
-    way = "less" if now <= before else "more"
+    if abs(now - before) < _LEAST_H:
+        return "as long"
+    way = "less" if now < before else "more"
     return f"{hours(abs(now - before))} {unit} {way} {change(now, before)}".rstrip()

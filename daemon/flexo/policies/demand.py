@@ -17,6 +17,8 @@ def requested(job: TrainingJob) -> int:
 
 def fewest_workers(job: TrainingJob) -> int:
     """The fewest workers to which the job can shrink: its minimum, or its base if that is larger."""
+    if not job.base:  # as in all simulations but those on Slurm, which ask for every job at every event
+        return job.workers.min
     return max(job.workers.min, sum(share.workers for share in job.base))
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from flexo.model.nodes import Node
 from flexo.model.training import TrainingJob
-from flexo.policies.base import Jobs
+from flexo.policies.base import Jobs, Targets
 from flexo.policies.demand import fewest_nodes, fewest_workers, rate, requested
 from flexo.policies.placement import Placement
 from flexo.policies.resize_benefit import pays
@@ -36,6 +36,12 @@ class ElasticTiresias(Tiresias):
     """N of R1, which the paper does not print. 0: R1 acts as soon as any job waits."""
     stay_s: float = math.inf
     """Seconds that workers given by R2 are likely to stay. Infinite: not known."""
+
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        """Serve the queues, unless all jobs run at their largest size: then there is nothing to decide."""
+        if all(job.shares and job.allocated >= job.workers.max for job in jobs.training):
+            return Targets()
+        return Tiresias.targets(self, jobs, placement)
 
     def choose(self, jobs: Jobs, placement: Placement, order: Sequence[TrainingJob]) -> Chosen:
         """Choose who runs: shrink jobs if too many would wait (R1), or use idle GPUs (R2)."""
@@ -110,6 +116,8 @@ class _UsingIdleGpus:
         return pays(now, grown, self._stay_s, job.change_cost_s)
 
     def _rate(self, job: TrainingJob, workers: int) -> float:
+        if job.speed is None:  # then nodes do not matter, and counting them takes as long as there are nodes
+            return float(workers)
         return rate(job, workers, fewest_nodes(job, workers, self._nodes))
 
 

@@ -118,12 +118,12 @@ class Lyra(Policy):
         """The estimates of running times on these nodes."""
         return RunningTimes(
             at,
-            max((node.gpus for node in nodes), default=1),
+            max((node.capacity.gpus for node in nodes), default=1),
             self.unknown_running_time_s,
             _paces(
                 tuple(self.gpu_speeds.items()),
                 self.mixed_efficiency,
-                frozenset(node.gpu_type for node in nodes),
+                frozenset([node.capacity.gpu_type for node in nodes]),
             ),
         )
 
@@ -139,12 +139,12 @@ class _Decision:
 
     def targets(self) -> Targets:
         """Run both phases, and return the targets."""
-        running = list(self._jobs.running())
-        takeable = any(job.allocated > fewest_workers(job) for job in running if job.elastic)
-        if not takeable and not any(node.gpus_idle for node in self._placement.nodes):
+        running = [job for job in self._jobs.training if job.shares]
+        able = [job for job in running if job.elastic]
+        if self._rests(able):
             return Targets()
         usable = {node.name for node in self._placement.nodes if not node.unusable}
-        demands = [demand_of(self._weighed(job), usable) for job in running if job.elastic]
+        demands = [demand_of(self._weighed(job), usable) for job in able]
         self._servers = self._make_servers(running, demands)
         for demand in demands:
             demand.flexible.sort(key=self._servers.flexible_rank)
@@ -165,6 +165,27 @@ class _Decision:
             if demand.changes
         )
         return Targets((*whole, *elastic))
+
+    def _rests(self, able: Sequence[TrainingJob]) -> bool:
+        """Whether neither phase can change anything; `able`: the elastic jobs that run.
+
+        A simulation asks at each of its events, and mostly this is so. Counting tells it sooner than a
+        search among free GPUs does.
+        """
+        nodes = self._placement.nodes
+        idle = total([node.gpus_idle for node in nodes])
+        loose = [(max(0, job.allocated - fewest_workers(job)), job) for job in able]
+        if not idle and not any(workers for workers, _ in loose):
+            return True
+        if any(job.allocated < job.workers.max for job in able):
+            return False
+        if able and len({node.capacity.gpu_type for node in nodes}) > 1:
+            return False  # workers may move to faster GPUs
+        if self._rules.order == "cluster":
+            return True
+        room = idle + total([workers * job.shape.gpus for workers, job in loose])
+        waiting = (job for job in self._jobs.training if not job.shares)
+        return not any(job.workers.min * job.shape.gpus <= room for job in waiting)
 
     def _weighed(self, job: TrainingJob) -> TrainingJob:
         """The job with a weight that turns the seconds that it saves into the unit of `saved`."""
@@ -188,7 +209,8 @@ class _Decision:
 
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
         """The servers with their idle GPUs; those with base demand are marked."""
-        base_nodes = {share.node for job in running if not job.elastic for share in job.shares}
+        rigid = [job for job in running if not job.elastic]
+        base_nodes = {share.node for job in rigid for share in job.shares}
         base_nodes.update(share.node for demand in demands for share in demand.base)
         return Servers(self._placement.nodes, base_nodes, self._rules.inference, self._times.gpus)
 

@@ -102,21 +102,33 @@ class FreeGpus:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._names = [node.name for node in nodes]
-        self._index = {name: index for index, name in enumerate(self._names)}
+        self._index = dict(zip(self._names, range(len(nodes)), strict=True))
         self._free = [node.gpus_idle for node in nodes]
         self._pools: dict[str, _Pool] = {}
         self._pool_of: list[_Pool | None] = []
-        for index, node in enumerate(nodes):
+        for index, (node, free) in enumerate(zip(nodes, self._free, strict=True)):
             if node.unusable:
                 self._pool_of.append(None)
                 continue
-            pool = self._pools.get(node.gpu_type)
+            gpu_type = node.capacity.gpu_type
+            pool = self._pools.get(gpu_type)
             if pool is None:
-                pool = self._pools[node.gpu_type] = _Pool()
-            pool.enter(index, self._free[index])
+                pool = self._pools[gpu_type] = _Pool()
+            heap = pool.heaps.get(free)
+            if heap is None:
+                pool.heaps[free] = [index]
+            else:
+                heap.append(index)  # indexes ascend, and such a list is a heap
             self._pool_of.append(pool)
+        for pool in self._pools.values():
+            pool.counts = {free: len(heap) for free, heap in pool.heaps.items()}
         self.total = total(self._free)
         """Free GPUs of usable nodes in all."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all nodes, in their order."""
+        return self._names
 
     def of_node(self, name: str) -> Amount:
         """Free GPUs of a node that may be placed on; 0 if the node is unusable or unknown."""

@@ -49,15 +49,20 @@ class Servers:
     ) -> None:
         """`base_nodes`: nodes with base demand; `inference`: partition or feature of the servers on loan."""
         self._paces = paces
-        members: dict[_Kind, list[Node]] = {}
+        members: dict[tuple[str, bool, bool], list[Node]] = {}
         for node in nodes:
             on_loan = inference in node.partitions or inference in node.features
-            kind = _Kind(node.gpu_type, on_loan, node.name in base_nodes)
-            members.setdefault(kind, []).append(node)
-        self._groups = [_Group(kind, FreeGpus(alike)) for kind, alike in members.items()]
-        self._group_of = {node.name: group for group in self._groups for node in members[group.kind]}
+            kind = (node.capacity.gpu_type, on_loan, node.name in base_nodes)
+            if kind in members:
+                members[kind].append(node)
+            else:
+                members[kind] = [node]
+        self._groups = [_Group(_Kind(*kind), FreeGpus(alike)) for kind, alike in members.items()]
+        self._group_of: dict[str, _Group] = {}
+        for group in self._groups:
+            self._group_of.update(dict.fromkeys(group.free.names, group))
         self._base_types: dict[tuple[str, bool, bool, bool], list[tuple[str, ...]]] = {}
-        types = dict.fromkeys(kind.gpu_type for kind in members)
+        types = dict.fromkeys(gpu_type for gpu_type, _, _ in members)
         self.gpu_types = tuple(sorted(types, key=self._without_inference))
         """The GPU types of all nodes; types of inference servers come first."""
 

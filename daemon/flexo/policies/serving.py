@@ -45,13 +45,15 @@ class Budget:
         self.left: dict[str, Amount] = {}
         """The GPUs that are left, by type."""
         for node in nodes:
-            self.left[node.gpu_type] = self.left.get(node.gpu_type, 0) + node.gpus_idle
+            gpu_type = node.capacity.gpu_type
+            self.left[gpu_type] = self.left.get(gpu_type, 0) + node.gpus_idle
         self._one_type = next(iter(self.left)) if len(self.left) == 1 else None
         alike = self._one_type is not None
         self._nodes = {} if alike else {node.name: node.gpu_type for node in nodes}
         for job in jobs:
             if job.shares:
-                self.left[self._type_of(job)] += job.gpus - _kept(job)
+                gpu_type = self._one_type if self._one_type is not None else self._type_of(job)
+                self.left[gpu_type] += job.allocated * job.shape.gpus - _kept(job)
 
     def grant(self, job: TrainingJob, workers: int) -> int:
         """Give GPUs to `job`, and return its number of workers: `workers`; if these do not fit, fewer for a

@@ -43,13 +43,10 @@ class _Holding:
     """Workers of the job that are not on this type and stay, the base included."""
     types_elsewhere: Counter[str]
     """The workers elsewhere, by GPU type."""
+    held: int
+    """Workers that the job has on this type."""
     most: int
     """The most workers that the job may have on this type."""
-
-    @property
-    def held(self) -> int:
-        """Workers that the job has on this type."""
-        return count(self.here)
 
     def replaced(self, here: int) -> int:
         """Workers on slower types that `here` workers on this type replace."""
@@ -98,8 +95,9 @@ class Sharing:
         slower.sort(key=self._speed_of, reverse=True)
         types = self._types((*demand.base, *others))
         elsewhere = types.total()
-        most = max(count(here), demand.job.workers.max - elsewhere)
-        return _Holding(demand, here, others, slower, elsewhere, types, most)
+        held = count(here)
+        most = max(held, demand.job.workers.max - elsewhere)
+        return _Holding(demand, here, others, slower, elsewhere, types, held, most)
 
     def _speed_of(self, share: NodeShare) -> float:
         """The speed of the share's GPUs, relative to the cluster's fastest."""

@@ -305,8 +305,9 @@ def _first(
     shorter again. It is lazy: mostly only one is asked for.
     """
     left: float | None = None
-    for job in sorted(waiting, key=attrgetter("waiting_since")):
-        if not _is_too_long(times.now - job.waiting_since, times.on_base(job), patience):
+    long = [job for job in waiting if times.now - job.waiting_since >= patience.seconds]
+    for job in sorted(long, key=attrgetter("waiting_since")):
+        if times.now - job.waiting_since < patience.running_times * times.on_base(job):
             continue
         if left is None:
             held = total(_base_gpus(job) for job in running if _had_waited(job, patience))
@@ -321,10 +322,6 @@ def _had_waited(job: TrainingJob, patience: StarvationLimit) -> bool:
     """Whether a running job had waited for so long when it started. Its running time does not matter: once it
     outruns its estimate, it would no longer count."""
     return job.started_at is not None and job.started_at - job.waiting_since >= patience.seconds
-
-
-def _is_too_long(waited_s: float, running_s: float, patience: StarvationLimit) -> bool:
-    return waited_s >= patience.seconds and waited_s >= patience.running_times * running_s
 
 
 def _gpus(job: TrainingJob) -> Amount:

@@ -125,7 +125,7 @@ JsonOption = Annotated[
     str | None,
     _output("--json", metavar="[FILE|-]", help="Write JSON with stable keys."),
 ]
-QuietOption = Annotated[bool, _output("--quiet", "-q", help="No table, no progress bar.")]
+QuietOption = Annotated[bool, _output("--quiet", "-q", help="No table, no progress.")]
 ProcessesOption = Annotated[
     int,
     _output("--jobs", "-j", metavar="N", min=1, max=256, help="Number of simulations at a time."),

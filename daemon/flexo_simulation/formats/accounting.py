@@ -138,10 +138,11 @@ def note(jobs: int, what: str) -> tuple[str, ...]:
 def workload_of(dump: AccountingDump) -> Workload:
     """The workload of the dump's runs, none elastic yet. Raises BadTrace if there is none."""
     if not dump.runs:
-        reasons = ", ".join(f"{each.jobs} {each.why}" for each in dump.left_out) or "none is a job"
+        reasons = ", ".join(f"{each.jobs} {each.why}" for each in dump.left_out)
         none_counted = any(each.why in (NO_GPUS, HELD_NONE) for each in dump.left_out)
         hint = f"; {dump.software.counts_gpus}" if none_counted else ""
-        raise BadTrace((f"{dump.name}: holds no run of a GPU job: of its jobs, {reasons}{hint}",))
+        why = f"of its jobs, {reasons}{hint}" if reasons else "it has no line of a job"
+        raise BadTrace((f"{dump.name}: holds no run of a GPU job: {why}",))
     return Workload(dump.name, in_order(map(_job, dump.runs)), dump.skipped, dump.left_out, dump.notes)
 
 

@@ -12,8 +12,9 @@ import pytest
 from says import says
 from traces import needs_traces
 
-from flexo_cli.site.simulation import setup
+from flexo_cli.site.simulation import setup, whatif_run
 from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
+from flexo_simulation.comparison import run_trials
 from flexo_simulation.engine import SimulationStuck
 
 OWN = """job_id,submit_time_s,gpus,duration_s
@@ -367,6 +368,23 @@ def test_a_reader_of_whatif_s_words_who_leaves_early_does_not_cost_the_page(tmp_
         assert running.stdout is not None
         running.stdout.close()
     assert "What if jobs had been elastic?" in page.read_text()
+
+
+def test_whatif_simulates_no_draw_of_jobs_twice(flexo, monkeypatch):
+    ran = []
+
+    def counted(trials, processes, told):
+        ran.extend(trials)
+        return run_trials(trials, processes, told)
+
+    monkeypatch.setattr(whatif_run, "run_trials", counted)
+    code, _, _ = flexo(
+        *("whatif", "--sacct", str(DUMP), "--policy", "lyra", "--json", "w.json"),
+        *("--elastic-share", "0", "--elastic-share", "0.1%", "--elastic-share", "100%"),
+    )
+    assert code == 0
+    assert len(ran) == 3
+    assert len(json.loads(Path("w.json").read_text())["cases"]) == 3
 
 
 def test_whatif_says_why_idle_gpus_cannot_be_told(flexo):

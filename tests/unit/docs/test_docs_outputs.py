@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from written_pages import PAGES, ROOT, text_of
 
 from flexo_cli.app import application
+from flexo_cli.site.simulation import progress
 
 _BLOCK = re.compile(r"<!-- executed -->\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ flexo (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
@@ -34,6 +36,7 @@ def test_a_command_prints_what_its_page_shows(
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("FLEXO_CONFIG", "FLEXO_DAEMON"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(progress, "EVERY_S", math.inf)  # a slow machine says more than the page
     told = CliRunner().invoke(application(), shlex.split(arguments)).output
     assert [line.rstrip() for line in told.splitlines()] == output.splitlines()
     for report in tmp_path.glob("*.html"):  # a page links to it

@@ -166,6 +166,40 @@ def test_the_table_begins_with_what_slurm_does_and_has_changes_against_it(findin
     assert says(third[1], "5%", "0 jobs")
 
 
+def test_shares_that_draw_the_same_jobs_are_one_line(findings):
+    case = findings[0].cases[0]
+    drawn = ((0.0, 0), (0.05, 1), (0.2, 1), (0.5, 9), (1.0, 9))
+    cases = tuple(replace(case, elastic_share=share, elastic_jobs=jobs) for share, jobs in drawn)
+    found = replace(findings[0], cases=cases)
+    assert [row[1] for row in whatif_words.rows(found)] == [
+        "none",
+        "none",
+        "5 to 20% (the same job)",
+        "50 to 100% (the same 9 jobs)",
+    ]
+    assert [row.number for row in found.rows()] == [0, 1, 3]
+    assert len(list(whatif_words.in_short(found))) == 1 + 3
+    assert len(found.to_json()["cases"]) == 5
+
+
+def test_shares_of_two_policies_are_never_one_line(findings):
+    case = findings[0].cases[0]
+    found = replace(findings[0], cases=(case, replace(case, policy="lyra")))
+    assert len(found.rows()) == 2
+
+
+def test_a_small_dump_is_called_too_small(findings):
+    calibration = findings[0].calibration
+    few = " ".join(whatif_words.trust(replace(calibration, jobs=4), SLURM))
+    assert says(few, "too small", "4 jobs", "100 GPU jobs")
+    assert "too small" not in " ".join(whatif_words.trust(replace(calibration, jobs=100), SLURM))
+
+
+def test_equal_waits_are_called_equal():
+    assert whatif_words.compared(2.0, 2.0, "h") == "as long"
+    assert whatif_words.compared(1.0, 2.0, "h") == "1 h less (-50%)"
+
+
 def test_the_page_answers_says_how_far_it_can_be_believed_and_shows_it(findings, month, tmp_path):
     found, outcomes = findings
     path = tmp_path / "whatif.html"

@@ -1,10 +1,12 @@
-"""Progress bars of simulations on a terminal, each with the remaining time. A pipe gets none."""
+"""The progress of simulations, with the remaining time: bars on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -16,16 +18,51 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flexo_cli.output import printable
+from flexo.words import counted, duration
+from flexo_cli.output import complain, printable
 from flexo_simulation.comparison import Told
+
+EVERY_S: Final = 15.0
+"""Seconds between two lines of progress."""
+
+
+class ProgressLines:
+    """Lines such as ``3 of 11 simulations done, about 2 min left``, for a log or a pipe. Mutable."""
+
+    def __init__(
+        self,
+        trials: int,
+        say: Callable[[str], None] = complain,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts = [0.0] * trials
+        """Per trial: the part of its jobs whose story has ended."""
+        self._say = say
+        self._clock = clock
+        self._begun_at = self._said_at = clock()
+
+    def told(self, trial: int, ended: int, jobs: int) -> None:
+        """Take the progress of one trial, and say that of all if it is time."""
+        self._parts[trial] = ended / jobs if jobs else 1.0
+        now = self._clock()
+        if now - self._said_at < EVERY_S:
+            return
+        self._said_at = now
+        done, trials = sum(part >= 1 for part in self._parts), len(self._parts)
+        part = sum(self._parts) / trials
+        left = f", about {duration((now - self._begun_at) * (1 - part) / part)} left" if part else ""
+        self._say(f"{done} of {counted(trials, 'simulation')} done{left}")
 
 
 @contextmanager
-def bars(labels: Sequence[str], quiet: bool) -> Iterator[Told]:
-    """Progress bars for `run_trials`. They disappear when all trials are done."""
+def progress(labels: Sequence[str], quiet: bool) -> Iterator[Told]:
+    """The progress of `run_trials`, on the error output. Bars disappear when all trials are done."""
     console = Console(file=sys.stderr, highlight=False)
-    if quiet or not console.is_terminal:
+    if quiet:
         yield lambda trial, ended, jobs: None
+        return
+    if not console.is_terminal:
+        yield ProgressLines(len(labels)).told
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -36,10 +73,10 @@ def bars(labels: Sequence[str], quiet: bool) -> Iterator[Told]:
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        tasks = [progress.add_task(printable(label), total=None) for label in labels]
+    with Progress(*columns, console=console, transient=True) as shown:
+        tasks = [shown.add_task(printable(label), total=None) for label in labels]
 
         def told(trial: int, ended: int, jobs: int) -> None:
-            progress.update(tasks[trial], completed=ended, total=jobs)
+            shown.update(tasks[trial], completed=ended, total=jobs)
 
         yield told

@@ -21,7 +21,7 @@ from flexo_cli.site.simulation.asked import (
     Outputs,
 )
 from flexo_cli.site.simulation.inference import inference
-from flexo_cli.site.simulation.progress import bars
+from flexo_cli.site.simulation.progress import progress
 from flexo_cli.site.simulation.tables import print_results
 from flexo_simulation.about import About
 from flexo_simulation.comparison import Trial, run_trials
@@ -58,7 +58,7 @@ def run(
             command=outputs.command,
         )
         _tell_before(about, outputs)
-        with bars([trial.label for trial in trials], outputs.quiet) as told:
+        with progress([trial.label for trial in trials], outputs.quiet) as told:
             outcomes = run_trials(trials, outputs.processes, told)
         about = replace(about, omissions=(*about.omissions, *summary.unfinished(outcomes)))
         _tell_after(outcomes, outputs)

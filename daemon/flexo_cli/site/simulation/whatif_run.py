@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from flexo.model.ranges import Range
 from flexo.policies.gpu_speeds import GpuSpeeds
+from flexo.words import counted
 from flexo_cli.output import complain, print_line, print_table
 from flexo_cli.site.simulation import setup, summary, words
 from flexo_cli.site.simulation.asked import (
@@ -20,7 +22,7 @@ from flexo_cli.site.simulation.asked import (
     AskedRules,
     Outputs,
 )
-from flexo_cli.site.simulation.progress import bars
+from flexo_cli.site.simulation.progress import progress
 from flexo_cli.site.simulation.run import explained
 from flexo_simulation import idle_words, whatif_words
 from flexo_simulation.about import About
@@ -85,8 +87,7 @@ def run(
         if not outputs.quiet:
             for line in summary.omissions(rigid):
                 complain(line)
-        with bars([trial.label for trial in trials], outputs.quiet) as told:
-            outcomes = run_trials(trials, outputs.processes, told)
+        outcomes = _simulated(trials, outputs)
         costs = baseline.scenario.costs
         idle = idle_gpus(dump.holders, dump.software, cluster.gpus_per_node, costs.resize_s)
         findings = _findings(dump, size, questions, outcomes, idle)
@@ -98,6 +99,21 @@ def run(
             _tell(findings, about, outcomes, outputs)
         finally:  # a reader such as `head`, who leaves early, does not cost the page
             _write(findings, dump, outcomes, about, outputs)
+
+
+def _simulated(trials: Sequence[Trial], outputs: Outputs) -> tuple[SimulatedRun, ...]:
+    """The outcome of each trial. Trials whose shares draw the same jobs are simulated once."""
+    kinds = [(trial.policy.name, trial.scenario, _ranges(trial.workload)) for trial in trials]
+    first = [kinds.index(kind) for kind in kinds]
+    different = [trials[number] for number in dict.fromkeys(first)]
+    with progress([trial.label for trial in different], outputs.quiet) as told:
+        ran = run_trials(different, outputs.processes, told)
+    outcome_of = dict(zip(dict.fromkeys(first), ran, strict=True))
+    return tuple(outcome_of[number] for number in first)
+
+
+def _ranges(workload: Workload) -> tuple[Range, ...]:
+    return tuple(job.workers for job in workload.jobs)
 
 
 def _baseline(rigid: Workload, size: Size, rules: AskedRules, software: Software) -> Trial:
@@ -152,7 +168,7 @@ def _facts(
     jobs: AskedJobs,
     elasticity: AskedElasticity,
 ) -> Iterator[str]:
-    yield f"{len(rigid.jobs):,} GPU jobs: {rigid.name}"
+    yield f"{counted(len(rigid.jobs), 'GPU job')}: {rigid.name}"
     yield from rigid.notes
     yield f"{summary.cluster(size.nodes)} ({size.how}); the simulation begins with an empty cluster"
     yield summary.rules(trials[0])
