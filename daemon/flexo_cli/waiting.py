@@ -9,10 +9,13 @@ from typing import Final
 
 from flexo_cli.connection import Daemon, NoSuchJob, Refusal, Unreachable, find_address
 from flexo_protos.v1 import admin_pb2
+from horovod_elastic.platforms.slurm.submission import has_no_job
 
 LOOK_EVERY_S = 2.0
 KNOWN_WITHIN_S = 60.0
 """How long flexod may take to see a new job, and to learn how a job ended that has left the queue."""
+_SLURM_IDS: Final = 1 << 32
+"""Jobs with larger numbers are YARN's."""
 _COMPLETED: Final = "COMPLETED"
 _REQUEUED: Final = frozenset({"REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """Ends of one run of a job that runs again."""
@@ -33,6 +36,8 @@ class Seen:
     workers: int = 0
     here: bool = False
     """Whether the job waits or runs."""
+    unknown: bool = False
+    """Whether flexod knows no such job."""
     end: admin_pb2.JobEnd | None = None
     """How it ended, once that is known."""
 
@@ -63,6 +68,8 @@ def reached(
         now = time.monotonic()
         if seen is not None and not seen.here:
             if unknown_since is None:
+                if seen.unknown and job < _SLURM_IDS and has_no_job(job):
+                    raise Refusal(f"{seen.sentence}, and Slurm has no job {job}")
                 unknown_since = now
                 say(f"{seen.sentence}; waiting for news of it")
             elif now - unknown_since > KNOWN_WITHIN_S:
@@ -101,7 +108,7 @@ def _look(flexod: Daemon, job: int) -> Seen:
     try:
         reply = flexod.explain(job)
     except NoSuchJob as error:
-        return Seen(str(error))
+        return Seen(str(error), unknown=True)
     ended = reply.HasField("end") and reply.end.state not in _REQUEUED
     sentence = reply.sentences[0] if reply.sentences else f"job {job} has ended"
     return Seen(sentence, here=bool(reply.headline), end=reply.end if ended else None)

@@ -13,6 +13,7 @@ from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.slurm.commands import ask
 from horovod_elastic.platforms.slurm.environment import JOB_ID
 
+_NO_JOB: Final = "Invalid job id"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ENDED: Final = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
@@ -59,6 +60,15 @@ def output_of(job_id: int) -> JobOutput | None:
     NotSubmitted if it does not know the job.
     """
     return output_in(_asked(["scontrol", "show", "job", str(job_id)]))
+
+
+def has_no_job(job_id: int) -> bool:
+    """Whether Slurm says that it has no such job. False: it has one, or does not answer."""
+    try:
+        _asked(["scontrol", "show", "job", str(job_id)])
+    except NotSubmitted as error:
+        return _NO_JOB in str(error)
+    return False
 
 
 def output_in(said: str) -> JobOutput | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -118,11 +120,35 @@ def test_an_end_that_flexod_never_learns_is_refused(
     assert "no news of job 7" in err
 
 
-def test_a_job_that_flexod_has_not_seen_yet_is_waited_for(flexod: EndingFlexod, flexo_run: Run) -> None:
+def test_a_job_that_flexod_has_not_seen_yet_is_waited_for(
+    flexod: EndingFlexod, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "has_no_job", lambda _: False)
     flexod.course = ["unknown", "unknown", job(7), "unknown", ended("COMPLETED", "0:0")]
     code, _, err = flexo_run("wait", "7")
     assert code == 0
     assert "no elastic job 7" in err
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("says", "refused"), [("Invalid job id specified", True), ("Unable to contact", False)]
+)
+def test_a_job_that_slurm_does_not_know_either_is_refused_at_once(
+    flexod: EndingFlexod,
+    flexo_run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    says: str,
+    refused: bool,
+) -> None:
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {says}' >&2; exit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    flexod.course = ["unknown", job(7), ended("COMPLETED", "0:0")]
+    code, _, err = flexo_run("wait", "7")
+    assert code == int(refused)
+    assert ("Slurm has no job 7" in err) == refused
 
 
 @pytest.mark.parametrize("line", [["--for", "workers=0"], ["--for", "luck"], ["--timeout", "soon"]])
