@@ -15,16 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
 
 from flexo.model.ranges import Range
 from flexo_cli.connection import Address, Daemon, Refusal, find_address
 from flexo_cli.sizes import Size, scaled
 from flexo_cli.waiting import Goal, exit_code, reached
 from horovod_elastic.platforms.slurm import submission
-
-_SLURM_IDS: Final = 1 << 32
-"""Jobs with larger numbers are YARN's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class Job:
 
     def cancel(self) -> None:
         """Cancel the job with scancel; its satellites end too. Raises ``flexo.Refusal``."""
-        if self.job_id >= _SLURM_IDS:
+        if not submission.is_slurms(self.job_id):
             raise Refusal(f"job {self.job_id} runs on YARN: use yarn application -kill")
         try:
             submission.cancel(self.job_id)

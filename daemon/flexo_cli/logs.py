@@ -15,12 +15,10 @@ import typer
 from flexo_cli.connection import Refusal
 from flexo_cli.options import JobArgument
 from flexo_yarn.records import application_text, numbered_application
-from horovod_elastic.platforms.slurm.submission import JobOutput, NotSubmitted, output_of
+from horovod_elastic.platforms.slurm.submission import JobOutput, NotSubmitted, is_slurms, output_of
 
 LOOK_EVERY_S = 0.5
 ASK_SLURM_EVERY_S = 5.0
-_SLURM_IDS: Final = 1 << 32
-"""Jobs with larger numbers are YARN's."""
 _PIECE: Final = 1 << 20
 
 
@@ -50,7 +48,7 @@ def logs(
 
 def where(job: int) -> JobOutput:
     """Ask Slurm for the job's output file. Raises Refusal if it does not know."""
-    if job >= _SLURM_IDS:
+    if not is_slurms(job):
         application = application_text(numbered_application(job))
         raise Refusal(f"YARN keeps the output of its jobs: yarn logs -applicationId {application}")
     try:

@@ -9,13 +9,11 @@ from typing import Final
 
 from flexo_cli.connection import Daemon, NoSuchJob, Refusal, Unreachable, find_address
 from flexo_protos.v1 import admin_pb2
-from horovod_elastic.platforms.slurm.submission import has_no_job
+from horovod_elastic.platforms.slurm.submission import has_no_job, is_slurms
 
 LOOK_EVERY_S = 2.0
 KNOWN_WITHIN_S = 60.0
 """How long flexod may take to see a new job, and to learn how a job ended that has left the queue."""
-_SLURM_IDS: Final = 1 << 32
-"""Jobs with larger numbers are YARN's."""
 _COMPLETED: Final = "COMPLETED"
 _REQUEUED: Final = frozenset({"REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """Ends of one run of a job that runs again."""
@@ -68,7 +66,7 @@ def reached(
         now = time.monotonic()
         if seen is not None and not seen.here:
             if unknown_since is None:
-                if seen.unknown and job < _SLURM_IDS and has_no_job(job):
+                if seen.unknown and is_slurms(job) and has_no_job(job):
                     raise Refusal(f"{seen.sentence}, and Slurm has no job {job}")
                 unknown_since = now
                 say(f"{seen.sentence}; waiting for news of it")

@@ -26,6 +26,11 @@ class NotSubmitted(Exception):
     """Slurm, or flexo's plugin, refused; the message is theirs."""
 
 
+def is_slurms(job_id: int) -> bool:
+    """Whether a number can be that of a job of Slurm's; larger ones stand for YARN's applications."""
+    return job_id < 1 << 32
+
+
 def submit(script: Path, arguments: Sequence[str], options: Mapping[str, str | int | bool]) -> int:
     """Submit a job script with options of sbatch; return the job's id.
 
