@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import LabFactory
+from shown_outputs import ROOT, shape, shown
 
 from flexo_lab import Lab
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "tutorial" / "quickstart.md"
-_BLOCK = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_NODES = re.compile(r"\bt\[?\d[\d,\-\]]*(?:\+\d+)?(?:,? t\[?\d[\d,\-\]]*(?:\+\d+)?)*")
-_NUMBERS = re.compile(r"\d+(?:[.:T-]\d+)*")
-
-
-def shape(text: str) -> list[str]:
-    """The lines of an output without what differs from run to run."""
-    lines = (_NUMBERS.sub("N", _NODES.sub("NODES", line)) for line in text.splitlines() if line.strip())
-    return [re.sub(r"\s+", " ", line).strip() for line in lines]
 
 
 @pytest.fixture
@@ -40,8 +28,7 @@ def typed(spared_lab: LabFactory, tmp_path: Path) -> Callable[[str], list[str]]:
 
 @pytest.mark.thorough
 def test_the_pages_commands_print_what_it_shows(typed: Callable[[str], list[str]]) -> None:
-    shown = [shape(block) for block in _BLOCK.findall(PAGE.read_text())]
-    check, queue, jobs, grown, taken, shrunk, again, output, cost = shown[-9:]
+    check, queue, jobs, grown, taken, shrunk, again, output, cost = shown("tutorial/quickstart.md")[-9:]
     assert typed("flexo check train_ddp.py") == check
     typed("flexo init train_ddp.py --elastic 1-4 -- --epochs 200 --pause 0.2 && sbatch train_ddp.sbatch")
     typed("flexo wait 1 --for=workers=4")

@@ -1,0 +1,45 @@
+"""The outputs on pages for researchers are those of a lab, but for numbers, nodes and times."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import LabFactory
+from shown_outputs import ROOT, shape, shown
+
+_OF_THE_LAB = ("cluster ", "next ")
+"""Lines of `flexo top` with the name of the cluster, and with the moment of flexod's next look."""
+
+
+def settled(lines: list[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(_OF_THE_LAB)]
+
+
+@pytest.mark.thorough
+def test_the_researchers_pages_show_what_commands_print(spared_lab: LabFactory, tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(ROOT / "examples" / "digits", folder)
+    lab = spared_lab(nodes=3, gpus_per_node=3)
+
+    def typed(command: str) -> list[str]:
+        return shape(lab.run(["bash", "-c", command], cwd=folder, timeout=240).stdout)
+
+    jobs, shrunk, changes, top = shown("tutorial/researcher.md")[-4:]
+    mine, grown, top_again, cost, output = shown("howto/watch-a-job.md")
+    (profile,) = shown("howto/resize-a-job.md")
+    typed("flexo init train_ddp.py --elastic 1-4 -- --epochs 100 --pause 0.2 && sbatch train_ddp.sbatch")
+    typed("flexo wait 1 --for=workers=4")
+    assert typed("flexo jobs --me") == jobs == mine
+    assert typed("flexo why 1") == grown
+    assert settled(typed("flexo top --once")) == settled(top) == settled(top_again)
+    assert [line.split()[0] for line in typed("flexo cost 1")] == [line.split()[0] for line in cost]
+    typed('sbatch -N 2 --gpus-per-node=3 --wrap "sleep 8"')
+    typed("until squeue --noheader --states=R --format=%j | grep wrap; do sleep 0.2; done")
+    events = shrunk[shrunk.index("TIME EVENT WHAT") + 1 :]
+    assert set(events) <= set(typed("flexo why 1"))
+    typed("flexo wait 1 --for=workers=4")
+    assert typed("flexo profile 1 --min 1 --max 2") == profile
+    typed("scancel 1; flexo wait 1 || true")
+    assert set(changes) | set(output) <= set(typed("flexo logs 1"))
