@@ -24,17 +24,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import fewest_workers, rate, requested
 from flexo.policies.knapsack import Group, choose
-from flexo.policies.knapsack_by_type import TypedItem, choose_by_type
+from flexo.policies.knapsack_by_type import TypedGroup, choose_by_type
 from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo.policies.serving import movable
-from flexo_protos.resources import total
+from flexo_protos.resources import Amount, total
 
 _SHORTEST_S = 60.0
 """The shortest time to its end that is assumed for a job."""
@@ -81,37 +82,104 @@ class Goodput(Policy):
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """One size that a job could have."""
+    """The size that one job gets."""
 
     workers: int
     nodes: int
-    value: float
-    gpu_type: str = ""
+    gpu_type: str
     """The GPU type; "": of any type."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Worth:
+    """What decides the worth of all sizes of one job."""
+
+    weight: float
+    beta: float
+    slowest: float
+    """Work per second with its smallest size."""
+    left: float
+    """Work that is left."""
+    cost_s: float
+    """The cost of a change to a size that it has tried."""
+    untried_cost_s: float
+    most_tried: int
+    stays_s: float
+    """The seconds that a size is likely to last."""
+
+    @classmethod
+    def of(cls, job: TrainingJob, settings: Goodput, now: float, slowest: float, left: float) -> _Worth:
+        """The worth of this job's sizes."""
+        cost_s = job.change_cost_s
+        stays_s = max(
+            settings.lasts_s,
+            settings.stay_costs * cost_s,
+            settings.stay_share * (now - job.last_change_at),
+        )
+        waited_s = 0.0 if job.shares else now - job.waiting_since
+        alpha = settings.guessed_alpha if job.remaining_work is None else settings.alpha
+        left_s = max(_SHORTEST_S, left / slowest)
+        weight = job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -alpha)
+        tried = max(job.most_workers, settings.first_workers)
+        return cls(
+            *(weight, settings.beta, slowest, left),
+            *(cost_s, cost_s * settings.untried_costs, tried, stays_s),
+        )
+
+    def value(self, workers: int, pace: float, *, changes: bool) -> float:
+        """The worth of a size: the job's weight times its speedup, less the loss by a change to it."""
+        kept = 1.0 - self._lost(workers, pace) if changes else 1.0
+        return self.weight * math.pow(kept * pace / self.slowest, self.beta)
+
+    def _lost(self, workers: int, pace: float) -> float:
+        """The part of the time with a new size that the change to it takes away."""
+        left_s = self.left / pace if pace > 0 else math.inf
+        cost_s = self.untried_cost_s if workers > self.most_tried else self.cost_s
+        return min(_MOST_LOST, cost_s / max(_SHORTEST_S, min(self.stays_s, left_s)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _tried(low: int, high: int, present: int, on_one: int) -> tuple[int, ...]:
+    """The sizes to try from `low` to `high`, and the present one. `on_one`: workers that one node holds."""
+    sizes = {low, high} | ({present} if low <= present else set())
+    size = low
+    while size < high:
+        sizes.add(size)
+        size += max(1, size // _EVERY_SIZE_UP_TO)
+    sizes.update(range(on_one, min(high, on_one * _EVERY_SIZE_UP_TO) + 1, on_one))
+    return tuple(sorted(size for size in sizes if low <= size <= max(high, present)))
+
+
+@dataclass(slots=True)
 class _Offer:
-    """All sizes that one job could have. If none is chosen, the job gets `held` workers."""
+    """All sizes that one job could have, column by column. If none is chosen, the job gets `held` workers.
+
+    A round has some hundred thousand sizes, and an object for each would take as long as all the rest.
+    Mutable: belongs to one round.
+    """
 
     job: TrainingJob
-    sizes: tuple[_Size, ...]
     held: int
     """Workers that the job has in any case."""
+    workers: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    gpu_types: list[str] = field(default_factory=list)
+    """"": of any type."""
+    gpus: list[Amount] = field(default_factory=list)
+    """GPUs beyond those that the job has in any case."""
+    values: list[float] = field(default_factory=list)
 
-    def group(self) -> Group:
-        """The knapsack's choices: GPUs beyond those that the job has in any case."""
-        gpus = self.job.shape.gpus
-        return Group(
-            [(size.workers - self.held) * gpus for size in self.sizes], [size.value for size in self.sizes]
-        )
+    def size(self, item: int) -> _Size:
+        """The size of an item."""
+        return _Size(self.workers[item], self.nodes[item], self.gpu_types[item])
 
-    def typed_group(self) -> tuple[TypedItem, ...]:
-        """The same for a cluster with several GPU types."""
-        gpus = int(self.job.shape.gpus)
-        return tuple(
-            TypedItem(size.gpu_type, (size.workers - self.held) * gpus, size.value) for size in self.sizes
-        )
+    def add(self, workers: int, nodes: int, gpu_type: str, gpus: Amount, value: float) -> None:
+        """Add a size."""
+        self.workers.append(workers)
+        self.nodes.append(nodes)
+        self.gpu_types.append(gpu_type)
+        self.gpus.append(gpus)
+        self.values.append(value)
 
 
 class _Round:
@@ -138,7 +206,7 @@ class _Round:
         changed: list[tuple[TrainingJob, _Size]] = []
         for offer, item in zip(offers, self._choose(offers, free), strict=True):
             job, here = offer.job, self._type_here(offer.job)
-            size = offer.sizes[item] if item >= 0 else _Size(offer.held, 0, 0.0, here)
+            size = offer.size(item) if item >= 0 else _Size(offer.held, 0, here)
             same_place = item < 0 or (size.nodes == len(job.shares) and size.gpu_type == here)
             if size.workers != job.allocated or not same_place:
                 changed.append((job, size))
@@ -148,7 +216,9 @@ class _Round:
         """Per offer: the index of its size; -1: none."""
         if not self._type_of:
             held = total(offer.held * offer.job.shape.gpus for offer in offers)
-            return choose([offer.group() for offer in offers], max(0, free.total - held)).items
+            return choose(
+                [Group(offer.gpus, offer.values) for offer in offers], max(0, free.total - held)
+            ).items
         capacity = {name: 0 for name in self._gpus if name}
         for name, gpu_type in self._type_of.items():
             if gpu_type in capacity:
@@ -157,7 +227,9 @@ class _Round:
             if offer.held:
                 capacity[self._type_here(offer.job)] -= int(offer.held * offer.job.shape.gpus)
         room = {name: max(0, gpus) for name, gpus in capacity.items()}
-        return choose_by_type([offer.typed_group() for offer in offers], room)
+        return choose_by_type(
+            [TypedGroup(offer.gpu_types, offer.gpus, offer.values) for offer in offers], room
+        )
 
     def _type_here(self, job: TrainingJob) -> str:
         """The GPU type that the job has; "": none, or types make no difference."""
@@ -175,21 +247,40 @@ class _Round:
         held = fewest_workers(job) if job.base or (job.shares and self._runs_on(job)) else 0
         types = self._types_of(job, held)
         slowest = self._slowest(job, types)
-        weight = self._weight(job, slowest)
-        worth = [
-            _Size(workers, nodes, weight * self._speedup(job, workers, nodes, gpu_type, slowest), gpu_type)
-            for gpu_type in types
-            for workers, nodes in self._settings_of(job, self._sizes(job, gpu_type), gpu_type)
-        ]
-        base = next((size.value for size in worth if size.workers == held), 0.0) if held else 0.0
+        worth = _Worth.of(job, self._settings, self._now, slowest, self._left(job))
+        offer = _Offer(job, held)
+        for gpu_type in types:
+            self._add_sizes(offer, gpu_type, worth)
+        base = offer.values[offer.workers.index(held)] if held in offer.workers else 0.0
         if base:
-            worth = [replace(each, value=each.value - base) for each in worth]
-        return _Offer(job, tuple(worth), held)
+            offer.values = [value - base for value in offer.values]
+        return offer
+
+    def _add_sizes(self, offer: _Offer, gpu_type: str, worth: _Worth) -> None:
+        """Add the sizes to try on a GPU type, each with its worth: the present size on its present nodes,
+        every size on as few nodes as possible."""
+        job = offer.job
+        here = gpu_type == self._type_here(job)
+        speed = job.speed_on(gpu_type) if gpu_type else job.speed
+        present, on_nodes = job.allocated, len(job.shares)
+        on_one = self._workers_of_a_node(job, gpu_type)
+        each = int(job.shape.gpus) if gpu_type else job.shape.gpus
+        for workers in self._sizes(job, gpu_type):
+            fewest, gpus = -(-workers // on_one), (workers - offer.held) * each
+            stays = here and workers == present
+            if stays and on_nodes != fewest:
+                pace = float(workers) if speed is None else speed.rate(workers, on_nodes)
+                offer.add(workers, on_nodes, gpu_type, gpus, worth.value(workers, pace, changes=False))
+            pace = float(workers) if speed is None else speed.rate(workers, fewest)
+            changes = on_nodes > 0 and not (stays and on_nodes == fewest)
+            offer.add(workers, fewest, gpu_type, gpus, worth.value(workers, pace, changes=changes))
 
     def _slowest(self, job: TrainingJob, types: Sequence[str]) -> float:
         """Work per second with the smallest size, on the slowest of these types on which it can train."""
         smallest = self._sizes(job, types[0])[0]
-        rates = [rate(job, smallest, self._nodes(job, smallest, each), each) for each in types]
+        rates = [
+            rate(job, smallest, -(-smallest // self._workers_of_a_node(job, each)), each) for each in types
+        ]
         # no rate is known for its smallest size, or it cannot train so: assume that it is linear
         return min((each for each in rates if each > 0), default=float(smallest))
 
@@ -203,60 +294,19 @@ class _Round:
         lately = self._now - job.resumes_at < job.start_cost_s
         return lately or not (job.preemptible and job.checkpoints)
 
-    def _settings_of(
-        self, job: TrainingJob, sizes: Sequence[int], gpu_type: str
-    ) -> Iterator[tuple[int, int]]:
-        """The workers and nodes to try: the present size on its present nodes, every size on as few nodes as
-        possible."""
-        for workers in sizes:
-            fewest = self._nodes(job, workers, gpu_type)
-            here = gpu_type == self._type_here(job)
-            if here and workers == job.allocated and len(job.shares) != fewest:
-                yield workers, len(job.shares)
-            yield workers, fewest
-
-    def _sizes(self, job: TrainingJob, gpu_type: str) -> list[int]:
+    def _sizes(self, job: TrainingJob, gpu_type: str) -> Sequence[int]:
         """The sizes that the job may be given in this round on a GPU type, ascending; at least one."""
-        low = fewest_workers(job)
         if not job.elastic:
-            return [requested(job)]
+            return (requested(job),)
+        low = fewest_workers(job)
         settings = self._settings
         tried = max(settings.first_workers, job.most_workers * settings.growth)
         most = self._gpus[gpu_type] // job.shape.gpus
         high = max(low, min(job.workers.max, tried, most))
-        sizes = {low, high} | ({job.allocated} if low <= job.allocated else set())
-        size = low
-        while size < high:
-            sizes.add(size)
-            size += max(1, size // _EVERY_SIZE_UP_TO)
-        each = max(1, self._largest[gpu_type] // job.shape.gpus)
-        sizes.update(range(each, min(high, each * _EVERY_SIZE_UP_TO) + 1, each))
-        return sorted(size for size in sizes if low <= size <= max(high, job.allocated))
+        return _tried(low, high, job.allocated, self._workers_of_a_node(job, gpu_type))
 
-    def _nodes(self, job: TrainingJob, workers: int, gpu_type: str) -> int:
-        each = max(1, self._largest[gpu_type] // job.shape.gpus)
-        return -(-workers // each)
-
-    def _speedup(self, job: TrainingJob, workers: int, nodes: int, gpu_type: str, slowest: float) -> float:
-        """The worth of a size to the job alone: its speedup, less the loss by a change to it."""
-        pace = rate(job, workers, nodes, gpu_type)
-        here = workers == job.allocated and nodes == len(job.shares) and gpu_type == self._type_here(job)
-        kept = 1.0 if here or not job.shares else 1.0 - self._lost(job, workers, pace)
-        return math.pow(kept * pace / slowest, self._settings.beta)
-
-    def _lost(self, job: TrainingJob, workers: int, pace: float) -> float:
-        """The part of the time with a new size that the change to it takes away."""
-        settings = self._settings
-        cost_s = job.change_cost_s
-        left_s = self._left(job) / pace if pace > 0 else math.inf
-        stays_s = max(
-            settings.lasts_s,
-            settings.stay_costs * cost_s,
-            settings.stay_share * (self._now - job.last_change_at),
-        )
-        if workers > max(job.most_workers, settings.first_workers):
-            cost_s *= settings.untried_costs
-        return min(_MOST_LOST, cost_s / max(_SHORTEST_S, min(stays_s, left_s)))
+    def _workers_of_a_node(self, job: TrainingJob, gpu_type: str) -> int:
+        return max(1, self._largest[gpu_type] // job.shape.gpus)
 
     def _left(self, job: TrainingJob) -> float:
         """Work that is left; if that is not known, as much as the job has done."""
@@ -264,13 +314,6 @@ class _Round:
         if left is not None:
             return max(0.0, left)
         return job.service_at(self._now) / job.shape.gpus * rate(job, 1, 1)
-
-    def _weight(self, job: TrainingJob, slowest: float) -> float:
-        settings = self._settings
-        left_s = max(_SHORTEST_S, self._left(job) / slowest)
-        waited_s = 0.0 if job.shares else self._now - job.waiting_since
-        alpha = settings.guessed_alpha if job.remaining_work is None else settings.alpha
-        return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -alpha)
 
     def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, _Size]]) -> Iterator[Target]:
         """Place the jobs that change, the largest first, around the jobs that stay and all bases."""

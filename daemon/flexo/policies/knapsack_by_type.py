@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flexo_protos.resources import Amount
 
 _SWEEPS = 4
 """How often the price of each type is found again, with the prices of the others as they are by then."""
@@ -24,23 +27,26 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class TypedItem:
-    """One size of a job: `gpus` GPUs (0 or more) of `gpu_type`.
+class TypedGroup:
+    """The items of a group, column by column: a decision has some hundred thousand items.
 
-    An item whose `value` is below 0 is never chosen.
+    An item whose value is below 0 is never chosen.
     """
 
-    gpu_type: str
-    gpus: int
-    value: float
+    gpu_types: Sequence[str]
+    """The name of each item's GPU type."""
+    gpus: Sequence[Amount]
+    """The number of each item's GPUs, a whole one, 0 or more."""
+    values: Sequence[float]
+    """What each item is worth."""
 
 
-def choose_by_type(groups: Sequence[Sequence[TypedItem]], capacity: Mapping[str, int]) -> tuple[int, ...]:
+def choose_by_type(groups: Sequence[TypedGroup], capacity: Mapping[str, int]) -> tuple[int, ...]:
     """Per group: the index of its item, or -1 for none. `capacity`: GPUs by type; none of other types.
 
     Equal arguments give equal results.
     """
-    if not any(groups):
+    if not any(group.values for group in groups):
         return (-1,) * len(groups)
     return _Problem(groups, capacity).solve()
 
@@ -48,25 +54,31 @@ def choose_by_type(groups: Sequence[Sequence[TypedItem]], capacity: Mapping[str,
 class _Problem:
     """All items in one sequence. Each group begins with an empty item: the choice of none."""
 
-    def __init__(self, groups: Sequence[Sequence[TypedItem]], capacity: Mapping[str, int]) -> None:
+    def __init__(self, groups: Sequence[TypedGroup], capacity: Mapping[str, int]) -> None:
         names = list(capacity)
         number_of = {name: number for number, name in enumerate(names)}
         self.capacity: _Ints = np.array([capacity[name] for name in names], np.int64)
-        sizes = np.fromiter((len(group) + 1 for group in groups), np.int64, len(groups))
+        sizes = np.fromiter((len(group.values) + 1 for group in groups), np.int64, len(groups))
         ends = np.cumsum(sizes)
         self.starts: _Ints = ends - sizes
-        self.sizes = sizes
         self.group_of: _Ints = np.repeat(np.arange(len(groups)), sizes)
         self.gpus: _Ints = np.zeros(int(ends[-1]), np.int64)
         self.values: _Floats = np.zeros(int(ends[-1]))
         self.types: _Ints = np.zeros(int(ends[-1]), np.int64)
         filled = np.ones(int(ends[-1]), np.bool_)
         filled[self.starts] = False
-        flat = [item for group in groups for item in group]
-        self.gpus[filled] = [item.gpus for item in flat]
-        self.values[filled] = [item.value if item.gpu_type in number_of else -np.inf for item in flat]
-        self.types[filled] = [number_of.get(item.gpu_type, 0) for item in flat]
+        self.gpus[filled] = list(chain.from_iterable(group.gpus for group in groups))
+        self.values[filled] = list(chain.from_iterable(group.values for group in groups))
+        types = chain.from_iterable(group.gpu_types for group in groups)
+        known = np.array([number_of.get(gpu_type, -1) for gpu_type in types], np.int64)
+        self.types[filled] = np.maximum(known, 0)
+        self.values[np.flatnonzero(filled)[known < 0]] = -np.inf
         self.values[self.gpus > self.capacity[self.types]] = -np.inf
+        self._weights: _Floats = self.gpus.astype(np.float64)
+        self._worth: _Floats = np.empty_like(self.values)
+        """Where `_best` computes. New arrays of this size would be new pages of memory each time, which take
+        longer than the arithmetic."""
+        self._best_of_group: _Floats = np.empty_like(self.values)
 
     def solve(self) -> tuple[int, ...]:
         """Find prices, thin out, fill up."""
@@ -78,9 +90,12 @@ class _Problem:
 
     def _best(self, prices: _Floats) -> _Ints:
         """Each group's best item at these prices; of equally good items, the first."""
-        worth = self.values - prices[self.types] * self.gpus
-        best = np.maximum.reduceat(worth, self.starts)
-        hits = np.flatnonzero(worth == np.repeat(best, self.sizes))
+        worth, of_group = self._worth, self._best_of_group
+        np.take(prices, self.types, out=worth, mode="clip")
+        np.multiply(worth, self._weights, out=worth)
+        np.subtract(self.values, worth, out=worth)
+        np.take(np.maximum.reduceat(worth, self.starts), self.group_of, out=of_group, mode="clip")
+        hits = np.flatnonzero(worth == of_group)
         return hits[np.searchsorted(hits, self.starts)]
 
     def _used(self, chosen: _Ints) -> _Ints:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thorough import examples
 
-from flexo.policies.knapsack_by_type import TypedItem, choose_by_type
+from flexo.policies.knapsack_by_type import TypedGroup, choose_by_type
 
 TYPES = ("a100", "t4")
 
 
-def value_of(
-    groups: Sequence[Sequence[TypedItem]], items: Sequence[int], capacity: Mapping[str, int]
-) -> float:
+class Item(NamedTuple):
+    """A size of a job."""
+
+    gpu_type: str
+    gpus: int
+    value: float
+
+
+def chosen_of(groups: Sequence[Sequence[Item]], capacity: Mapping[str, int]) -> tuple[int, ...]:
+    columns = [
+        TypedGroup([i.gpu_type for i in group], [i.gpus for i in group], [i.value for i in group])
+        for group in groups
+    ]
+    return choose_by_type(columns, capacity)
+
+
+def value_of(groups: Sequence[Sequence[Item]], items: Sequence[int], capacity: Mapping[str, int]) -> float:
     """The value of a choice; -inf if it does not fit."""
     chosen = [group[item] for group, item in zip(groups, items, strict=True) if item >= 0]
     for name in {item.gpu_type for item in chosen}:
@@ -27,22 +42,20 @@ def value_of(
     return sum(item.value for item in chosen)
 
 
-def brute_force(groups: Sequence[Sequence[TypedItem]], capacity: Mapping[str, int]) -> float:
+def brute_force(groups: Sequence[Sequence[Item]], capacity: Mapping[str, int]) -> float:
     every = itertools.product(*(range(-1, len(group)) for group in groups))
     return max(value_of(groups, items, capacity) for items in every)
 
 
-items = st.builds(TypedItem, st.sampled_from(TYPES), st.integers(0, 6), st.floats(0.1, 10, allow_nan=False))
+items = st.builds(Item, st.sampled_from(TYPES), st.integers(0, 6), st.floats(0.1, 10, allow_nan=False))
 small = st.lists(st.lists(items, max_size=4), min_size=1, max_size=4)
 capacities = st.fixed_dictionaries({name: st.integers(0, 10) for name in TYPES})
 
 
 @settings(max_examples=examples(200))
 @given(small, capacities)
-def test_the_choice_fits_and_nothing_more_would(
-    groups: list[list[TypedItem]], capacity: dict[str, int]
-) -> None:
-    chosen = choose_by_type(groups, capacity)
+def test_the_choice_fits_and_nothing_more_would(groups: list[list[Item]], capacity: dict[str, int]) -> None:
+    chosen = chosen_of(groups, capacity)
     value = value_of(groups, chosen, capacity)
     assert value >= 0
     for number, group in enumerate(groups):
@@ -57,7 +70,7 @@ def test_choices_are_worth_nine_tenths_of_the_best_on_average() -> None:
         draw = random.Random(seed)
         groups = [
             [
-                TypedItem(name, gpus, gpus**0.7 * draw.uniform(0.5, 2) * (3 if name == "a100" else 1))
+                Item(name, gpus, gpus**0.7 * draw.uniform(0.5, 2) * (3 if name == "a100" else 1))
                 for name in TYPES
                 for gpus in (1, 2, 4)
             ]
@@ -65,22 +78,22 @@ def test_choices_are_worth_nine_tenths_of_the_best_on_average() -> None:
         ]
         capacity = {"a100": 4, "t4": 8}
         reached.append(
-            value_of(groups, choose_by_type(groups, capacity), capacity) / brute_force(groups, capacity)
+            value_of(groups, chosen_of(groups, capacity), capacity) / brute_force(groups, capacity)
         )
     assert sum(reached) / len(reached) > 0.9
 
 
 def test_a_job_takes_the_type_on_which_it_gains_most_and_leaves_the_other_to_whom_it_matters_less() -> None:
-    sensitive = [TypedItem("a100", 1, 8.0), TypedItem("t4", 1, 1.0)]
-    indifferent = [TypedItem("a100", 1, 2.0), TypedItem("t4", 1, 1.5)]
-    assert choose_by_type([indifferent, sensitive], {"a100": 1, "t4": 1}) == (1, 0)
+    sensitive = [Item("a100", 1, 8.0), Item("t4", 1, 1.0)]
+    indifferent = [Item("a100", 1, 2.0), Item("t4", 1, 1.5)]
+    assert chosen_of([indifferent, sensitive], {"a100": 1, "t4": 1}) == (1, 0)
 
 
-@pytest.mark.parametrize("groups", [[], [[]], [[TypedItem("h100", 1, 5.0)]]])
-def test_where_nothing_can_be_had_nobody_gets_anything(groups: list[list[TypedItem]]) -> None:
-    assert choose_by_type(groups, {"t4": 4}) == (-1,) * len(groups)
+@pytest.mark.parametrize("groups", [[], [[]], [[Item("h100", 1, 5.0)]]])
+def test_where_nothing_can_be_had_nobody_gets_anything(groups: list[list[Item]]) -> None:
+    assert chosen_of(groups, {"t4": 4}) == (-1,) * len(groups)
 
 
 def test_equal_arguments_give_equal_choices() -> None:
-    groups = [[TypedItem(name, 2, 1.0) for name in TYPES] for _ in range(20)]
-    assert choose_by_type(groups, dict.fromkeys(TYPES, 9)) == choose_by_type(groups, dict.fromkeys(TYPES, 9))
+    groups = [[Item(name, 2, 1.0) for name in TYPES] for _ in range(20)]
+    assert chosen_of(groups, dict.fromkeys(TYPES, 9)) == chosen_of(groups, dict.fromkeys(TYPES, 9))
