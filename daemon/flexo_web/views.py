@@ -148,7 +148,7 @@ class Views:
             SHARING: self._sharing,
             VALUE: self._value,
         }
-        self._rendered: dict[tuple[Address, str], Content] = {}
+        self._rendered: dict[tuple[Address, str, bool], Content] = {}
         self._rendered_of = 0
         """The number of the snapshot that `_rendered` is of."""
 
@@ -164,7 +164,8 @@ class Views:
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        key = address, viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
+        user = viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
+        key = address, user, privacy.sees_all
         known = self._rendered.get(key)
         if known is None:
             known = await self._of_snapshot(address, snapshot, privacy, viewer)
@@ -263,7 +264,7 @@ class Views:
 
     def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
         picture = snapshot.picture
-        reported = privacy.without_jobs(picture.status.trouble) if picture else ""
+        reported = privacy.trouble(picture.status.trouble) if picture else ""
         trouble = (reported, NOT_A_READER if privacy.is_untold else "")
         return Markup(
             self._templates.get_template("banners.html").render(
