@@ -9,6 +9,7 @@ from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.explained import Explained
+from flexo_web.held import HeldGpus, held_gpus
 from flexo_web.idle import IdleGpus, idle_gpus
 from flexo_web.privacy import Privacy
 from flexo_web.rows import JobRow, NodeStrip, WaitingRow, row_of, strips_of, waiting_of
@@ -35,6 +36,11 @@ class Now:
     waiting: int
     idle: tuple[IdleGpus, ...]
     """Idle GPUs, with the reason for which they are idle."""
+    held: tuple[HeldGpus, ...]
+    """GPUs that jobs hold and do not train on. Those of jobs that the viewer may see."""
+    held_left_out: int
+    measured: bool
+    """Whether flexod is told how busy some GPUs are: those that jobs may share."""
     others_hidden: bool
     """Whether the viewer may see his own jobs alone."""
     untold: bool
@@ -56,6 +62,7 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     status, picture = whole.status, privacy.picture() or whole
     strips = strips_of(whole, privacy)
     jobs = sorted(picture.jobs.jobs, key=_interest)
+    held = held_gpus(jobs)
     software = f"{status.software or 'Slurm'} {status.slurm_version}"
     return Now(
         software=f"{status.cluster}, {software}" if status.cluster else "not known yet",
@@ -69,6 +76,9 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
         jobs_left_out=max(0, len(jobs) - MOST_ROWS),
         waiting=len(picture.jobs.waiting),
         idle=privacy.idle(idle_gpus(whole)),
+        held=held[:MOST_ROWS],
+        held_left_out=max(0, len(held) - MOST_ROWS),
+        measured=any(job.shared_gpus for job in picture.jobs.jobs),
         others_hidden=privacy.hides,
         untold=privacy.is_untold,
     )
