@@ -9,6 +9,8 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 """Units of time, and their lengths in seconds."""
 MAX_TEXT: Final = 500
 """Characters of a text from outside that are shown."""
+BEGINS_WITHIN_S: Final = 60.0
+"""How long after its start a job is said to start, and not to be without a leader."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

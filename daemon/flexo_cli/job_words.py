@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterable
 
-from flexo.words import duration
+from flexo.words import BEGINS_WITHIN_S, duration
 from flexo_cli.output import ago, clock
 from flexo_protos.resources import as_number, of_message
 from flexo_protos.v1 import admin_pb2, jobs_pb2
@@ -59,7 +60,8 @@ def shown_state(job: admin_pb2.ElasticJob) -> ShownState:
     if job.suspended:
         return ShownState.SUSPENDED
     if not job.attached:
-        return ShownState.NO_LEADER
+        begins = time.time() - job.started_at < BEGINS_WITHIN_S
+        return ShownState.STARTING if begins else ShownState.NO_LEADER
     if job.pending_command:
         return ShownState.BUSY
     if job.paused:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from flexo_cli.connection import Daemon, Refusal
+from flexo_cli.connection import Daemon, Refusal, Unreachable
 from flexo_web.feed import Client
 
 FRESH_S: Final = 1.0
@@ -17,6 +17,7 @@ FRESH_S: Final = 1.0
 _BETWEEN_S: Final = 0.1
 """The least time between two questions of a kind, whatever the number of viewers and pages."""
 _KEPT: Final = 256
+_NOT_YET: Final = "flexod has not answered yet"
 _Key = TypeVar("_Key", bound=Hashable)
 _Reply = TypeVar("_Reply")
 
@@ -66,7 +67,7 @@ class Answers(Generic[_Key, _Reply]):
             entry.asking = asyncio.create_task(self._ask(key, entry))
         if entry.answer is None and entry.asking is not None:
             await asyncio.shield(entry.asking)
-        return entry.answer or Answer(None, "flexod has not answered yet")
+        return entry.answer or Answer(None, _NOT_YET)
 
     async def _ask(self, key: _Key, entry: _Entry[_Reply]) -> None:
         try:
@@ -81,5 +82,7 @@ class Answers(Generic[_Key, _Reply]):
             return Answer(await self._client.call(lambda daemon: self._question(daemon, key)))
         except Refusal as error:
             return Answer(None, str(error))
+        except Unreachable:  # the banner says it, once
+            return before or Answer(None, _NOT_YET)
         except Exception as error:  # whatever it is: the banner says it, and what is known stays
             return before or Answer(None, str(error) or repr(error))

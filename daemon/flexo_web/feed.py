@@ -32,6 +32,11 @@ class Away:
     since_at: float
     why: str
 
+    @property
+    def details(self) -> str:
+        """The reason, for a sentence that says already that flexod does not answer."""
+        return self.why.removeprefix("flexod does not answer").strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -10,6 +10,7 @@ from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.answers import Answer
 from flexo_web.chart import Chart, chart_of
+from flexo_web.explained import Because, Explained
 from flexo_web.privacy import Privacy
 from flexo_web.rows import JobRow, WaitingRow, row_of, waiting_of
 from flexo_web.sizes import LEAVING, sizes_of
@@ -63,7 +64,7 @@ class JobPage:
     """None: it does not wait."""
     headline: str
     """The size and its reason, in a few words; "": it neither runs nor waits."""
-    why: tuple[str, ...]
+    why: tuple[Because, ...]
     hours: Hours | None
     """None: flexod does not know when it started."""
     ended_at: float
@@ -91,19 +92,20 @@ def job_page(
     reply = explained.reply
     if not privacy.of_job(job_id) and not (reply and privacy.owns(reply.user)):
         return _unknown(job_id, None, f"job {job_id} is not in the queue")
-    row = row_of(job) if job else None
+    restart = _restart(job, reply)
+    events = [event for event in reversed(reply.events) if event.restart_count == restart] if reply else []
+    found = Explained(reversed(events))
+    row = row_of(job, found) if job else None
     waits = next((each for each in (picture.jobs.waiting if picture else ()) if each.job_id == job_id), None)
     if reply is None:
         return _unknown(job_id, row, "" if row else explained.refusal)
-    restart = job.restart_count if job else max((event.restart_count for event in reply.events), default=0)
-    events = [event for event in reversed(reply.events) if event.restart_count == restart]
     told, chart = _history(job, reply, events, now, privacy)
     return JobPage(
         job_id=job_id,
         row=row,
-        waiting=waiting_of(waits) if waits else None,
+        waiting=waiting_of(waits, found) if waits else None,
         headline=privacy.text(reply.headline),
-        why=tuple(map(privacy.text, reply.sentences)),
+        why=tuple(found.because(privacy.text(sentence), job_id, restart) for sentence in reply.sentences),
         hours=_hours(job, reply, events, now - now % _MINUTE_S),
         ended_at=reply.end.ended_at,
         chart=chart,
@@ -112,6 +114,13 @@ def job_page(
         happenings=told,
         speeds=tuple(job.scaling) if job else (),
     )
+
+
+def _restart(job: admin_pb2.ElasticJob | None, reply: admin_pb2.ExplainJobReply | None) -> int:
+    """The number of the present or last run."""
+    if job:
+        return job.restart_count
+    return max((event.restart_count for event in (reply.events if reply else ())), default=0)
 
 
 def _unknown(job_id: int, row: JobRow | None, why: str) -> JobPage:

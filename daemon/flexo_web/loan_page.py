@@ -10,6 +10,7 @@ from typing import Final
 
 from flexo_cli.connection import Daemon
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Because
 
 MOST_PAST: Final = 1000
 """The past loans that percentiles are made of."""
@@ -33,15 +34,6 @@ def ask_history(daemon: Daemon, _: str) -> LoanHistory:
     """Ask flexod. Raises Unreachable and Refusal."""
     asked = admin_pb2.ListEventsRequest(kinds=(_LENT, _RECLAIMED), limit=_MOST_EVENTS)
     return LoanHistory(tuple(daemon.loans(MOST_PAST).past), tuple(daemon.events(asked).events))
-
-
-@dataclass(frozen=True, slots=True)
-class Because:
-    """A reason, and the event that has it."""
-
-    text: str
-    event: int
-    """The number of its entry in the event store; 0: not found there."""
 
 
 @dataclass(frozen=True, slots=True)

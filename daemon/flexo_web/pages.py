@@ -8,6 +8,8 @@ from typing import Final
 from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Explained
+from flexo_web.held import HeldGpus, held_gpus
 from flexo_web.idle import IdleGpus, idle_gpus
 from flexo_web.privacy import Privacy
 from flexo_web.rows import JobRow, NodeStrip, WaitingRow, row_of, strips_of, waiting_of
@@ -34,6 +36,11 @@ class Now:
     waiting: int
     idle: tuple[IdleGpus, ...]
     """Idle GPUs, with the reason for which they are idle."""
+    held: tuple[HeldGpus, ...]
+    """GPUs that jobs hold and do not train on. Those of jobs that the viewer may see."""
+    held_left_out: int
+    measured: bool
+    """Whether flexod is told how busy some GPUs are: those that jobs may share."""
     others_hidden: bool
     """Whether the viewer may see his own jobs alone."""
     untold: bool
@@ -50,11 +57,12 @@ class Mine:
     left_out: int
 
 
-def now_page(whole: Picture, privacy: Privacy) -> Now:
+def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     """The page of the whole cluster. `privacy`: what the viewer may see of `whole`."""
     status, picture = whole.status, privacy.picture() or whole
     strips = strips_of(whole, privacy)
     jobs = sorted(picture.jobs.jobs, key=_interest)
+    held = held_gpus(jobs)
     software = f"{status.software or 'Slurm'} {status.slurm_version}"
     return Now(
         software=f"{status.cluster}, {software}" if status.cluster else "not known yet",
@@ -64,22 +72,25 @@ def now_page(whole: Picture, privacy: Privacy) -> Now:
         gpus_in_satellites=status.gpus_in_satellites,
         nodes=tuple(strips[:MOST_NODES]),
         nodes_left_out=max(0, len(strips) - MOST_NODES),
-        jobs=tuple(map(row_of, jobs[:MOST_ROWS])),
+        jobs=tuple(row_of(job, explained) for job in jobs[:MOST_ROWS]),
         jobs_left_out=max(0, len(jobs) - MOST_ROWS),
         waiting=len(picture.jobs.waiting),
         idle=privacy.idle(idle_gpus(whole)),
+        held=held[:MOST_ROWS],
+        held_left_out=max(0, len(held) - MOST_ROWS),
+        measured=any(job.shared_gpus for job in picture.jobs.jobs),
         others_hidden=privacy.hides,
         untold=privacy.is_untold,
     )
 
 
-def mine_page(picture: Picture, user: str) -> Mine:
+def mine_page(picture: Picture, user: str, explained: Explained) -> Mine:
     """The jobs of `user`, and all that wait: those with a place come first, by it."""
     waiting = sorted(
-        map(waiting_of, picture.jobs.waiting),
+        (waiting_of(job, explained) for job in picture.jobs.waiting),
         key=lambda row: (row.place or float("inf"), row.submitted_at, row.job_id),
     )
-    running = [row_of(job) for job in picture.jobs.jobs if job.user == user]
+    running = [row_of(job, explained) for job in picture.jobs.jobs if job.user == user]
     own = [row for row in waiting if row.user == user]
     others = [row for row in waiting if row.user != user]
     return Mine(

@@ -25,6 +25,8 @@ _WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
 _JOB_NUMBER: Final = re.compile(r"\bjob \d+(_\d+)?")
 _ORDER: Final = "order"
 """The kind of events that list pending jobs, by their numbers."""
+_RESTART: Final = re.compile(r"needs a restart of flexod: \[\w+\] \w+(, \[\w+\] \w+)*(; )?")
+"""Settings that need a restart, as flexod names them beside what else is wrong."""
 _A_JOB: Final = re.compile(r"\b(?:jobs?|satellite|base|bases) \d")
 
 
@@ -36,6 +38,8 @@ class Privacy:
         self._user = viewer.name
         hidden = picture.status.privacy if picture else admin_pb2.Privacy(jobs=True)
         sees_all = viewer.uid == _ROOT or viewer.name in hidden.readers
+        self.sees_all = sees_all
+        """Whether the viewer is root, or flexod names the viewer as one who sees everything."""
         self.hides = hidden.jobs and not sees_all
         """Whether others' jobs are hidden from the viewer. Without a picture nobody knows, so they are."""
         self.hides_nodes = hidden.nodes and not sees_all
@@ -93,8 +97,13 @@ class Privacy:
         )
 
     def without_jobs(self, text: str) -> str:
-        """`text` without the numbers of jobs: why a node is unusable, or what flexod has trouble with."""
+        """`text` without the numbers of jobs, such as why a node is unusable."""
         return _JOB_NUMBER.sub("a job", text) if self.hides else text
+
+    def trouble(self, text: str) -> str:
+        """What is wrong with flexod. Settings that need a restart are for those who see everything."""
+        shown = text if self.sees_all else _RESTART.sub("", text).removesuffix("; ")
+        return self.without_jobs(shown)
 
     def _of_node(self, group: IdleGpus) -> str:
         return "" if group.job_id else self.without_jobs(group.text)

@@ -13,7 +13,7 @@ from flexo_cli.cost import hours_text
 from flexo_cli.output import clock, printable
 from flexo_web.chart import HEIGHT, WIDTH
 
-_TIME: Final = Markup('<time datetime="{}">{}</time>')
+_TIME: Final = Markup('<time datetime="{}" title="{}">{}</time>')
 
 
 def environment() -> jinja2.Environment:
@@ -29,6 +29,7 @@ def environment() -> jinja2.Environment:
     made.filters["time"] = _time
     made.filters["duration"] = duration
     made.filters["hours"] = _hours
+    made.globals["zone"] = _zone
     made.globals["WIDTH"], made.globals["HEIGHT"] = WIDTH, HEIGHT
     return made
 
@@ -50,4 +51,12 @@ def _time(at: float) -> Markup:
     """A time for people and programs; "" for 0."""
     if not at:
         return Markup()
-    return _TIME.format(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at)), clock(at).replace("T", " "))
+    shown = clock(at).replace("T", " ")
+    return _TIME.format(
+        time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at)), f"{shown} {_zone(at)}", shown
+    )
+
+
+def _zone(at: float | None = None) -> str:
+    """The time zone of the pages' times at `at`, or now: ``CET, UTC+0100``."""
+    return time.strftime("%Z, UTC%z", time.localtime(at))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Because, Explained
 from flexo_web.privacy import Privacy
 
 
@@ -52,8 +53,10 @@ class JobRow:
     state: str
     done: str
     left: str
-    reason: str
-    """Why it has no more; "": nothing keeps it from growing, or flexod has no reason."""
+    resized: int
+    """The number of the event that gave it this size; 0: none is known."""
+    reason: Because
+    """Why it has no more. Without text: nothing keeps it from growing, or flexod has no reason."""
     where: str
 
 
@@ -73,6 +76,8 @@ class WaitingRow:
     """What it waits for, with the cluster's own word for that."""
     place: int
     """In the policy's order, or by the cluster's priorities, from 1; 0: it waits for something else."""
+    ordered: int
+    """The number of the event that gave it this place; 0: none is known."""
     submitted_at: float
     starts_at: float
     """0: the cluster has planned no start."""
@@ -106,7 +111,7 @@ def _strip(node: admin_pb2.NodeView, taken: int, loan: str, unusable: str) -> No
     )
 
 
-def row_of(job: admin_pb2.ElasticJob) -> JobRow:
+def row_of(job: admin_pb2.ElasticJob, explained: Explained) -> JobRow:
     """The row of a running job."""
     return JobRow(
         job_id=job.job_id,
@@ -121,12 +126,13 @@ def row_of(job: admin_pb2.ElasticJob) -> JobRow:
         state=job_words.job_state(job),
         done=f"{job.progress:.0%}" if job.progress else "",
         left=job_words.left(job),
-        reason="; ".join(job.reasons),
+        resized=explained.size(job.job_id, job.restart_count),
+        reason=explained.because("; ".join(job.reasons), job.job_id, job.restart_count),
         where=job_words.nodes(job),
     )
 
 
-def waiting_of(job: admin_pb2.WaitingJob) -> WaitingRow:
+def waiting_of(job: admin_pb2.WaitingJob, explained: Explained) -> WaitingRow:
     """The row of a pending job."""
     return WaitingRow(
         job_id=job.job_id,
@@ -138,6 +144,7 @@ def waiting_of(job: admin_pb2.WaitingJob) -> WaitingRow:
         least=job.min,
         reason=f"{job.waits_for} ({job.reason})" if job.waits_for else job.reason,
         place=job.place,
+        ordered=explained.place(job.job_id) if job.place else 0,
         submitted_at=job.submitted_at,
         starts_at=job.starts_at,
     )

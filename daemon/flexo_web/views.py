@@ -14,6 +14,7 @@ from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.answers import Answers
 from flexo_web.event_page import EventPage, ask_events, event_page
+from flexo_web.explained import Explained, ask_reasons
 from flexo_web.feed import Client, Snapshot
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
@@ -46,7 +47,7 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 """The pages in the navigation."""
 _HISTORY_S: Final = 5.0
-"""How long what is known of past loans is good for."""
+"""How long what is known of past loans and of reasons is good for."""
 _EVENT_S: Final = 30.0
 """How long an event is good for: it never changes, but it may be one to come, or removed some day."""
 _Page = Now | Mine | Loans | Sharing | Value | EventPage | None
@@ -133,6 +134,7 @@ class Views:
             client, lambda daemon, job_id: daemon.explain(job_id)
         )
         self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
+        self._reasons: Answers[str, admin_pb2.ListEventsReply] = Answers(client, ask_reasons, _HISTORY_S)
         self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
         self._harvest = harvest
         self._ledger = ledger
@@ -146,7 +148,7 @@ class Views:
             SHARING: self._sharing,
             VALUE: self._value,
         }
-        self._rendered: dict[tuple[Address, str], Content] = {}
+        self._rendered: dict[tuple[Address, str, bool], Content] = {}
         self._rendered_of = 0
         """The number of the snapshot that `_rendered` is of."""
 
@@ -162,7 +164,8 @@ class Views:
         if self._rendered_of != snapshot.number:
             self._rendered.clear()
             self._rendered_of = snapshot.number
-        key = address, viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
+        user = viewer.name if address == MINE or privacy.hides_nodes else privacy.viewer
+        key = address, user, privacy.sees_all
         known = self._rendered.get(key)
         if known is None:
             known = await self._of_snapshot(address, snapshot, privacy, viewer)
@@ -213,10 +216,15 @@ class Views:
         return Content(self._banners(snapshot, privacy), self._main(template, page, viewer.name))
 
     async def _now(self, picture: Picture, privacy: Privacy, _: Viewer) -> Now:
-        return now_page(picture, privacy)
+        return now_page(picture, privacy, await self._explained(privacy))
 
     async def _mine(self, picture: Picture, privacy: Privacy, viewer: Viewer) -> Mine:
-        return mine_page(privacy.picture() or picture, viewer.name)
+        return mine_page(privacy.picture() or picture, viewer.name, await self._explained(privacy))
+
+    async def _explained(self, privacy: Privacy) -> Explained:
+        """The events that explain something of jobs. Without flexod's answer: none."""
+        reply = (await self._reasons.of("")).reply
+        return Explained(event for event in (reply.events if reply else ()) if privacy.of_event(event))
 
     async def _loan_page(self, picture: Picture, privacy: Privacy, _: Viewer) -> Loans:
         history = await self._loans.of("")
@@ -256,7 +264,7 @@ class Views:
 
     def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
         picture = snapshot.picture
-        reported = privacy.without_jobs(picture.status.trouble) if picture else ""
+        reported = privacy.trouble(picture.status.trouble) if picture else ""
         trouble = (reported, NOT_A_READER if privacy.is_untold else "")
         return Markup(
             self._templates.get_template("banners.html").render(

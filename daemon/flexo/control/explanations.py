@@ -17,15 +17,13 @@ from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair
-from flexo.words import duration, workers
+from flexo.words import BEGINS_WITHIN_S, duration, workers
 
 _BY: Final = {
     Source.PROGRESS: "going by its own progress",
     Source.HISTORY: "going by how long its user's like jobs took",
     Source.TIME_LIMIT: "if its base alone would take all of its time limit",
 }
-_BEGINS_WITHIN_S: Final = 60.0
-"""How long after its start a job may be without a leader, for no other reason than that it starts."""
 _POINTS: Final = 16
 """The most sizes that a sentence about a profile names."""
 
@@ -79,7 +77,7 @@ def _brief_reason(shown: JobView, view: View) -> str:
     if job.suspended:
         return "suspended"
     if not shown.attached:
-        begins = view.state is not None and view.state.at - shown.started_at < _BEGINS_WITHIN_S
+        begins = view.state is not None and view.state.at - shown.started_at < BEGINS_WITHIN_S
         return "it starts, and has not begun to train" if begins else "its leader is not connected"
     if job.pending_command:
         return f"{job.pending_command} is under way"

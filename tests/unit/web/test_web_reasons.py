@@ -1,0 +1,78 @@
+"""Reasons on the pages lead to the event that has them, or say that flexod computes them now."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from flexod_double import NOW, UID, FlexodDouble, event, job
+from signed_in import Browser, until
+
+from flexo.policies import satellite_words
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_web import explained
+
+GROWN = event(NOW, "grow", "grow by 2 workers on t2: t2 is idle", "t2", 2, True, number=4)
+CAPPED = event(NOW + 1, "scale", "job 17 goes to 4: asked by ada", number=5)
+LATER = event(NOW + 2, "extend", "the time limit is extended", number=6)
+CAP = "4 of 4 workers: capped at 4 by flexo scale; the maximum is 8"
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/17"])
+def test_a_job_s_size_leads_to_the_newest_event_that_changed_it_and_its_cap_to_the_one_that_set_it(
+    flexod: FlexodDouble, browser: Browser, path: str
+) -> None:
+    flexod.jobs = [job(17, wanted=4, reasons=[CAP])]
+    flexod.events = [GROWN, CAPPED, LATER]
+    flexod.explained[17] = pb.ExplainJobReply(sentences=[CAP], events=[LATER, CAPPED, GROWN])
+    text = browser().get(path).text
+    assert '<a href="/events/4"><strong>4</strong>' in "".join(text.split("\n"))
+    assert f'<a class="reason" href="/events/5">{CAP}</a>' in text
+
+
+def test_a_reason_that_flexod_computes_now_says_so_and_leads_to_the_job(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17, reasons=["4 of 8 workers: no idle GPU is left"])]
+    flexod.events = [CAPPED]
+    text = browser().get("/").text
+    assert 'href="/jobs/17#why">4 of 8 workers: no idle GPU is left</a>' in text
+    assert "computed now" in text
+    assert "/events/" not in text
+
+
+def test_an_event_of_the_run_before_a_requeue_explains_nothing_of_the_present_one(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17, restart_count=1, reasons=[CAP])]
+    flexod.events = [GROWN, CAPPED]
+    assert "/events/" not in browser().get("/").text
+
+
+def test_a_place_in_the_policy_s_order_leads_to_the_event_that_set_it(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    ordered = "sets the priority of pending jobs, by the policy's order: 30, 31"
+    flexod.events = [event(NOW, "order", ordered, number=9, job_id=0)]
+    flexod.waiting = [pb.WaitingJob(job_id=31, user="ada", min=1, max=2, reason="Priority", place=2)]
+    assert '<a href="/events/9">2</a>' in browser().get("/mine").text
+
+
+def test_an_event_that_names_others_jobs_is_linked_for_those_alone_who_may_see_it(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.status.privacy.jobs = True
+    ordered = "sets the priority of pending jobs, by the policy's order: 30, 31"
+    flexod.events = [event(NOW, "order", ordered, number=9, job_id=0)]
+    flexod.waiting = [pb.WaitingJob(job_id=31, user=str(UID), min=1, max=2, reason="Priority", place=2)]
+    visitor = browser(UID)
+    text = visitor.get("/mine").text
+    assert 'id="job-31"' in text
+    assert "/events/9" not in text
+    flexod.status.privacy.jobs = False
+    until(lambda: "/events/9" in visitor.get("/mine").text)
+
+
+def test_the_words_that_lead_to_events_are_flexod_s() -> None:
+    said = inspect.getsource(satellite_words)
+    assert [words for words in explained._REASONS if words not in said] == []
