@@ -1,4 +1,4 @@
-"""`flexo top`: shows nodes, jobs, sizes, loans and the next decision, live on the terminal or once."""
+"""`flexo top`: shows nodes, jobs, loans and the next decision, live on the terminal or once."""
 
 from __future__ import annotations
 

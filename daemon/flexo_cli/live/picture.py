@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexo_cli.as_json import job_as_json, node_as_json, status_as_json
+from flexo_cli.as_json import job_as_json, node_as_json, status_as_json, waiting_as_json
 from flexo_cli.connection import Daemon
 from flexo_cli.loans import loans_as_json
 from flexo_cli.output import Json
@@ -34,6 +34,7 @@ def as_json(picture: Picture) -> dict[str, Json]:
         "at": picture.at,
         "status": status_as_json(picture.status),
         "jobs": [job_as_json(job) for job in picture.jobs.jobs],
+        "waiting": [waiting_as_json(job) for job in picture.jobs.waiting],
         "nodes": [node_as_json(node) for node in picture.nodes.nodes],
         "order": list(picture.nodes.order),
         "loans": loans_as_json(picture.loans),

@@ -68,9 +68,10 @@ def test_a_small_screen_has_the_cluster_the_jobs_the_nodes_and_what_is_next(flex
     text = shown(flexod, 80, 24)
     assert "lab, Slurm 22.05.8, policy lyra" in text
     assert says(text, "64 on 16 nodes", "3 idle", "5 in satellites")
-    assert says(text, "3 elastic", "3 with a leader", "9 workers", "9 granted", "24 at most")
+    assert says(text, "3 run", "9 workers", "9 granted", "24 at most")
+    assert "leader" not in text
     assert "looks again in 4 s" in text
-    assert re.search(r"^100 +ada +2-8 +3 +42% +~2 h +training +all idle GPUs", text, re.MULTILINE)
+    assert re.search(r"^100 +ada +3/2-8 +42% +~2 h +training +all idle GPUs", text, re.MULTILINE)
     assert re.search(r"n1 +\.\.\.\.", text)
     assert "servers on loan" not in text
 
@@ -82,8 +83,27 @@ def test_what_moves_comes_first_and_shows_where_to(flexod):
     lines = shown(flexod, 120, 30).splitlines()
     first = next(line for line in lines if line.startswith("  7 "))
     assert lines[lines.index(first) - 1].startswith("JOB")
-    assert "2>6" in first
+    assert "2>6/2-8" in first
     assert "1 resizing" in "\n".join(lines)
+
+
+def test_jobs_have_names_and_those_that_wait_are_listed_in_their_order(flexod):
+    flexod.jobs = [job(7, name="resnet-sweep-of-ada", user="ada-lovelace", max=16, wanted=6)]
+    flexod.jobs[0].attached = False
+    flexod.waiting = [
+        pb.WaitingJob(job_id=19, name="late", user="bob", min=1, max=4, reason="JobHeldUser"),
+        pb.WaitingJob(
+            job_id=18, name="bert", user="eve", min=2, max=8, waits_for="for resources", place=2,
+            submitted_at=NOW - 600, starts_at=NOW + 7200,
+        ),
+        pb.WaitingJob(job_id=17, name="gpt", user="eve", min=4, max=8, waits_for="for its turn", place=1),
+    ]  # fmt: skip
+    text = shown(flexod, 80, 24)
+    assert says(text, "1 runs", "3 pending", "1 without leader", "6 at most")
+    assert re.search(r"^ *7 +resnet-sw… +ada-lovel… +3/2-16 cap 6 +42% .*no leader +all", text, re.MULTILINE)
+    assert re.search(r"^ *18 +bert +eve +2-8 +2 +10 min +in 2 h +for resources$", text, re.MULTILINE)
+    assert re.search(r"^ *19 +late +bob +1-4 +\(JobHeldUser\)$", text, re.MULTILINE)
+    assert text.index("17  gpt") < text.index("18  bert") < text.index("19  late")
 
 
 def test_servers_on_loan_are_listed_the_first_due_first_and_marked_among_the_nodes(flexod):
@@ -183,6 +203,7 @@ def test_a_cluster_without_anything_is_shown(flexod):
     text = "\n".join(line.plain for line in screen(picture, Size(80, 24), Cursor(), "", NOW).lines)
     assert says(text, "not seen the cluster")
     assert "jobs none" in text
+    assert "0 run" in text
 
 
 def test_a_list_that_has_become_shorter_or_is_gone_is_shown_all_the_same(flexod):
@@ -199,7 +220,10 @@ def test_a_flexod_that_is_away_is_named_above_what_was_seen_last(flexod):
 
 
 def test_names_that_users_chose_do_not_steer_the_terminal(flexod):
-    flexod.jobs = [job(1, user="\x1b]0;owned\x07", reasons=["\x1b[2J"], pending_command="a\x1bb")]
+    flexod.waiting = [pb.WaitingJob(job_id=2, name="\x1b[2J", user="\x1b", waits_for="\x07")]
+    flexod.jobs = [
+        job(1, name="\x07", user="\x1b]0;owned\x07", reasons=["\x1b[2J"], pending_command="a\x1bb")
+    ]
     flexod.status.trouble = "\x1b[31m"
     assert not set(shown(flexod, 200, 50)) & {"\x1b", "\x07"}
 
@@ -210,12 +234,14 @@ def test_tab_goes_from_list_to_list_and_leaves_out_what_there_is_not():
     lists = [(place := moved(place, "next", made)).looked_at for _ in range(4)]
     assert lists == [List.POOL, List.LOANS, List.NODES, List.JOBS]
     assert moved(Cursor(), "next", screen_rows()).looked_at is List.NODES
+    waits = screen_rows(jobs=pb.ListJobsReply(waiting=[pb.WaitingJob(job_id=7)]))
+    assert moved(Cursor(), "next", waits).looked_at is List.PENDING
 
 
-def screen_rows(loans=None, status=None):
+def screen_rows(loans=None, status=None, jobs=None):
     said = (
         status or pb.GetStatusReply(),
-        pb.ListJobsReply(),
+        jobs or pb.ListJobsReply(),
         pb.ListNodesReply(),
         loans or pb.ListLoansReply(),
     )
@@ -238,10 +264,12 @@ def test_once_prints_everything_uncut_and_without_colours_when_piped(flexod, cap
 
 def test_json_has_what_is_shown(flexod, capsys):
     flexod.order = [4711]
+    flexod.waiting = [pb.WaitingJob(job_id=4711, waits_for="for its turn")]
     assert app.run(["top", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"at", "status", "jobs", "nodes", "order", "loans"}
+    assert set(told) == {"at", "status", "jobs", "waiting", "nodes", "order", "loans"}
     assert told["order"] == [4711]
+    assert told["waiting"][0]["waits_for"] == "for its turn"
     assert told["jobs"][0]["reasons"] == list(flexod.jobs[0].reasons) != []
     assert told["nodes"][2] == {
         "name": "n3", "gpus": 4, "gpus_allocated": 2, "gpu_type": None, "unusable": None,
