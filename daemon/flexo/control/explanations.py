@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from flexo.control.pending import explain_pending, headline_of_pending
@@ -70,6 +70,12 @@ def headline(job_id: int, view: View) -> str:
             if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
                 return headline_of_pending(job, view.state)
     return ""
+
+
+def beyond(headline: str, sentences: Iterable[str]) -> tuple[str, ...]:
+    """`sentences` without those that say of the job's size no more than the headline does."""
+    reason = headline.partition(": ")[2]
+    return tuple(each for each in sentences if not reason or reason not in (each, each.partition(": ")[2]))
 
 
 def _brief_reason(shown: JobView, view: View) -> str:

@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 
 import flexo
 from flexo.clusters.base import Privacy
+from flexo.control.explanations import beyond
 from flexo.control.pending import places, planned_start
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
@@ -160,7 +161,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.ExplainJobReply(
             user=user,
             headline=headline,
-            sentences=sentences,
+            sentences=beyond(headline, sentences),
             events=[event_message(event, number) for number, event in events],
         )
 

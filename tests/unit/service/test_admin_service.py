@@ -158,7 +158,7 @@ class Answers:
     def explain(self, job_id: int) -> tuple[str, ...]:
         if job_id != 7:
             raise UnknownJob(f"no elastic job {job_id} runs")
-        return ("all idle GPUs are taken",)
+        return ("4 of 8 workers: no idle a100", "all idle GPUs are taken")
 
     def scale(self, key: JobKey, workers: int | None, by: str) -> str:
         if workers == 99:
@@ -477,7 +477,7 @@ def test_scaling_out_of_the_range_is_refused_with_the_range(client: Client) -> N
     assert "2-8" in text
 
 
-def test_a_running_job_is_explained(client: Client) -> None:
+def test_a_running_job_is_explained_and_its_headline_is_not_said_again(client: Client) -> None:
     reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=7))
     assert reply.headline == "4 of 2-8 workers: no idle a100"
     assert list(reply.sentences) == ["all idle GPUs are taken"]
