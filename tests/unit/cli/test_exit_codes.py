@@ -20,7 +20,6 @@ WITHOUT_JSON = {
     "hosts": "its output is horovodrun's protocol",
     "aggregator": "it serves until it is told to end, and prints nothing",
     "share": "its output is the training's; `flexo share status` has --json",
-    "logs": "its output is the job's",
     "lab shell": "its output is the command's",
     "yarn history": "its output is JSON without an option",
 }
@@ -40,9 +39,19 @@ def commands() -> Iterator[tuple[str, TyperCommand]]:
 ALL = dict(commands())
 
 
+def options_of(name: str) -> list[str]:
+    return [option for parameter in ALL[name].params for option in parameter.opts]
+
+
 @pytest.mark.parametrize("name", sorted(ALL.keys() - WITHOUT_JSON.keys()))
 def test_every_command_whose_output_is_its_own_has_json(name: str) -> None:
-    assert "--json" in [option for parameter in ALL[name].params for option in parameter.opts]
+    assert "--json" in options_of(name)
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_JSON))
+def test_a_command_that_is_an_exception_exists_and_has_no_json(name: str) -> None:
+    assert WITHOUT_JSON[name]
+    assert "--json" not in options_of(name)
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - {"run", "hosts", "share", "aggregator"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,39 @@ def test_following_prints_what_comes_and_ends_with_the_job(
     )
     assert app.run(["logs", "7", "-f", "-n", "1"]) == 0
     assert capfdbinary.readouterr().out == b"\xffthree\nfour\nanew\nend\n"
+
+
+def test_json_has_the_lines_their_file_and_whether_more_may_come(
+    course: Course, file: Path, flexo_run: Run
+) -> None:
+    course((lambda: None, True))
+    code, out, _ = flexo_run("logs", "7", "-n", "2", "--json")
+    wanted = {
+        "job_id": 7,
+        "path": str(file),
+        "unfinished": True,
+        "lines": ["two", "\N{REPLACEMENT CHARACTER}three"],
+    }
+    assert (code, json.loads(out)) == (0, wanted)
+
+
+def test_following_as_json_prints_an_object_for_each_line_once_it_is_complete(
+    course: Course, file: Path, flexo_run: Run
+) -> None:
+    def write(text: bytes) -> None:
+        with file.open("ab") as out:
+            out.write(text)
+
+    course(
+        (lambda: None, True),
+        (lambda: write(b"fo"), True),
+        (lambda: write(b"ur\nfi"), True),
+        (lambda: file.write_bytes(b"anew\n"), True),
+        (lambda: write(b"end"), False),
+    )
+    code, out, _ = flexo_run("logs", "7", "-f", "-n", "0", "--json")
+    lines = [json.loads(line)["line"] for line in out.splitlines()]
+    assert (code, lines) == (0, ["four", "fi", "anew", "end"])
 
 
 def test_following_waits_for_a_file_that_is_not_there_yet(
