@@ -57,7 +57,11 @@ def jobs(
     daemon: DaemonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List elastic jobs, their sizes and their nodes: those that run, then those that are pending."""
+    """List elastic jobs, their sizes and their nodes: those that run, then those that are pending.
+
+    Use it for your jobs, at once and in scripts. To watch jobs and nodes, use flexo top; for the reasons of
+    one job, flexo why; for flexod itself, flexo status.
+    """
     shown, states = _columns(columns), _states(state)
     users = frozenset({*_listed(user), *([_own_name()] if me else [])})
     reply = Daemon(find_address(daemon)).jobs()

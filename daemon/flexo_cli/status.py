@@ -10,7 +10,11 @@ from flexo_cli.output import ago, print_json, print_pairs
 
 
 def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
-    """Show flexod's status: what it sees and does."""
+    """Show flexod's status: what it sees and does.
+
+    Use it to find out whether flexod is well. For the jobs, use flexo jobs; to watch all of it, flexo top;
+    for the labs of this host, flexo lab status.
+    """
     reply = Daemon(find_address(daemon)).status()
     beside = flexods.each_of(reply.availability.hosts)
     if as_json:

@@ -23,7 +23,11 @@ def top(
     daemon: DaemonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch nodes, jobs, their sizes and loans, and what flexod decides next. q quits."""
+    """Watch nodes, jobs, their sizes and loans, and what flexod decides next. q quits.
+
+    Use it to watch the whole cluster. For jobs alone, once or in a script, use flexo jobs; for flexod
+    alone, flexo status; for pages in a browser, flexo web.
+    """
     from flexo_cli.live import layout, picture, watching  # imported here: other commands need less of rich
 
     console = console_for_output()

@@ -156,7 +156,11 @@ def status(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One lab; else all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the labs, and their state."""
+    """List the labs, and their state.
+
+    Use it to find a lab on this host. For the flexod in a lab, use flexo status in flexo lab shell; for its
+    jobs, flexo jobs; to watch them, flexo top.
+    """
     with explained():
         if name is not None and name not in all_labs():
             Lab.load(name)  # raises NoSuchLab

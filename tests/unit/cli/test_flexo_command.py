@@ -25,6 +25,8 @@ from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 HEADLINE = "5 of 2-8 workers: no idle a100"
 REASON = "it has all that is idle"
 
+OVERLAPPING = ("top", "jobs", "status", "lab status")
+
 
 def _point(workers: int, efficiency: float) -> admin_pb2.ScalingPoint:
     return admin_pb2.ScalingPoint(
@@ -459,6 +461,15 @@ def test_a_configuration_that_cannot_be_understood_is_exit_3_and_named(
     code, _, err = flexo_run("jobs")
     assert code == 3
     assert str(file) in err
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_help_of_commands_that_overlap_says_when_to_use_which(flexo_run: Run, name: str) -> None:
+    _, out, _ = flexo_run(*name.split(), "--help")
+    first = " ".join(out.partition("Options")[0].split())
+    assert "Use it" in first
+    others = [other for other in OVERLAPPING if other not in (name, "lab status")]
+    assert [other for other in others if f"flexo {other}" not in first] == []
 
 
 def test_version_prints_the_version(flexo_run: Run) -> None:
