@@ -40,6 +40,7 @@ ANSWER_WITHIN_S = 10.0
 OWN_WORD_WITHIN_S = 3.0
 """Timeout of `Daemon.own_status`, which asks one flexod for its own status."""
 
+_ANOTHER = f"--daemon or ${ADDRESS_VARIABLE} names another address"
 _SERVICE = "/flexo.v1.AdminService/"
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # do not use a site's web proxy between a cluster's hosts
@@ -157,7 +158,8 @@ class Daemon:
                 return self._stubs[self._target]
             trouble = reply.availability.trouble
             troubles[self._target] = f"flexod at {self._target} stands by{f' ({trouble})' if trouble else ''}"
-        raise Unreachable(f"no flexod is active: {'; '.join(troubles[target] for target in self._targets)}")
+        each = "; ".join(troubles[target] for target in self._targets)
+        raise Unreachable(f"no flexod is active: {each}; {_ANOTHER}")
 
     def status(self) -> admin_pb2.GetStatusReply:
         """The status of the active flexod."""
@@ -264,9 +266,8 @@ class Daemon:
             code, details = error.code(), error.details() or ""
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._active = self._active if len(self._targets) == 1 else None
-                why = tls.what_is_wrong(self._target) or (
-                    f"{_reason(code, details)}; --daemon or ${ADDRESS_VARIABLE} names another address"
-                )
+                remedy = f"; {_ANOTHER}" if len(self._targets) == 1 else ""  # of several it is said once
+                why = tls.what_is_wrong(self._target) or f"{_reason(code, details)}{remedy}"
                 raise Unreachable(
                     f"flexod does not answer at {self._target} (from {self._source}): {why}"
                 ) from error

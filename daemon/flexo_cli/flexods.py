@@ -12,7 +12,7 @@ from flexo_protos.v1 import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class OneOfThem:
-    """The status of one flexod, or in `silent` why it does not answer."""
+    """The status of one flexod, or in `silent` a sentence on why there is none."""
 
     address: str
     silent: str = ""
@@ -28,7 +28,7 @@ class OneOfThem:
     def sentence(self) -> str:
         """The status in one sentence: ``ctl1:6836 is active (epoch 7, for 3 h)``."""
         if self.silent:
-            return f"{self.address} does not answer: {self.silent}"
+            return self.silent
         if self.about is None:
             return f"{self.address} is alone: its configuration knows no other"
         trouble = f", but {self.about.trouble}" if self.about.trouble else ""
@@ -45,8 +45,10 @@ def each_of(hosts: Sequence[str]) -> tuple[OneOfThem, ...]:
 def _asked(host: str) -> OneOfThem:
     try:
         reply = Daemon(Address(host, "[high_availability] hosts")).own_status()
-    except (Refusal, Unreachable) as error:
+    except Unreachable as error:
         return OneOfThem(host, silent=str(error))
+    except Refusal as error:
+        return OneOfThem(host, silent=f"flexod at {host} refuses to say: {error}")
     about = reply.availability if reply.HasField("availability") else None
     return OneOfThem(host, "", reply.flexod_version, reply.trouble, about)
 

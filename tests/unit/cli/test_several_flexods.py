@@ -76,7 +76,16 @@ def test_one_that_does_not_answer_is_passed_over_and_told_of(both: tuple[One, On
     first.hosts = second.hosts = ["127.0.0.1:1", second.address]
     code, out, _ = flexo_run("jobs", "--daemon", f"127.0.0.1:1,{second.address}")
     assert (code, out) == (0, "no elastic jobs\n")
-    assert "127.0.0.1:1 does not answer" in flexo_run("status")[1].replace("\n", " ")
+    status = flexo_run("status")[1]
+    assert "does not answer at 127.0.0.1:1 " in status
+    assert status.count("does not answer") == status.count("127.0.0.1:1 ") == 1
+
+
+@pytest.mark.usefixtures("both")
+def test_where_none_answers_each_is_named_and_what_to_do_is_said_once(flexo_run: Run) -> None:
+    code, _, err = flexo_run("jobs", "--daemon", "127.0.0.1:1,127.0.0.2:1")
+    assert code == 3
+    assert err.count("127.0.0.1:1 ") == err.count("127.0.0.2:1 ") == err.count("--daemon or") == 1
 
 
 def test_where_none_is_active_every_one_is_named(both: tuple[One, One], flexo_run: Run) -> None:
