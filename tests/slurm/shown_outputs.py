@@ -1,4 +1,4 @@
-"""The outputs that a page shows, and the shape in which two runs agree: no numbers, nodes or times."""
+"""The outputs that a page shows, and the shape in which two runs agree: no numbers, places or times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^( *)```text\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _NODES = re.compile(r"\bt\[?\d[\d,\-\]]*(?:\+\d+)?(?:,? t\[?\d[\d,\-\]]*(?:\+\d+)?)*")
+_ADDRESSES = re.compile(r"\b(?:ctl\d|\d+(?:\.\d+){3}):\d+\b")
+_DURATIONS = re.compile(r"\bfor \d+(?:\.\d+)? (?:s|min|h)\b")
 _NUMBERS = re.compile(r"\d+(?:[.:T-]\d+)*")
 
 
 def shape(text: str) -> list[str]:
     """The lines of an output without what differs from run to run."""
-    lines = (_NUMBERS.sub("N", _NODES.sub("NODES", line)) for line in text.splitlines() if line.strip())
-    return [re.sub(r"\s+", " ", line).strip() for line in lines]
+    return [_shape_of(line) for line in text.splitlines() if line.strip()]
+
+
+def _shape_of(line: str) -> str:
+    for varies, name in (
+        (_ADDRESSES, "ADDRESS"),
+        (_DURATIONS, "for N s"),
+        (_NODES, "NODES"),
+        (_NUMBERS, "N"),
+    ):
+        line = varies.sub(name, line)
+    return re.sub(r"\s+", " ", line).strip()
 
 
 def shown(page: str) -> list[list[str]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown_outputs import shape, shown
 
 from flexo_bench.etcd_process import running
 from flexo_lab import Lab
@@ -195,6 +196,9 @@ def test_whatever_happens_to_the_active_one_the_other_follows_and_the_job_notice
 
     a.start()
     _wait(lambda: _stands_by(a), "the first is back, and waits")
+    (page,) = shown("howto/high-availability.md")
+    status = lab.run(["flexo", "status", "--daemon", b.address]).stdout
+    assert page == [line for line in shape(status) if line.startswith("flexod")]
     took = _takeover_s(lambda: b.send(signal.SIGSTOP), a, "the first follows the second, which was stopped")
     told.append(f"SIGSTOP: the other is active after {took:.1f} s")
     told.append(f"SIGSTOP: the leader is there {_wait(lambda: _leads(a), 'the leader comes'):.1f} s later")

@@ -38,6 +38,7 @@ def test_the_pages_commands_print_what_it_shows(typed: Callable[[str], list[str]
     typed('sbatch -N 2 --gpus-per-node=3 --wrap "sleep 20"')
     typed("until squeue --noheader --states=R --format=%j | grep wrap; do sleep 0.2; done")
     assert set(taken) <= set(typed("squeue"))
+    typed("until flexo why 1 | grep 'has left'; do sleep 0.2; done")  # it may tell of it after squeue does
     events = shrunk[shrunk.index("TIME EVENT WHAT") + 1 :]
     assert set(events) <= set(typed("flexo why 1"))
     typed("flexo wait 1 --for=workers=4")

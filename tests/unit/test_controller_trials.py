@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from controller_world import KEY, FakeLeader, World
-from says import says
 
 from flexo.model.measured import BatchTime, ScriptKey, TriedBatches
 from flexo.model.queue import ElasticRequest
@@ -81,7 +81,9 @@ def test_a_tried_job_that_tells_its_progress_has_a_forecast_of_its_rest_by_batch
     assert times.batches() == (32, 64, 128, 256)
     # the same 64 samples a worker: a step of one takes 0.19 s, one of two 0.001 s more for the all-reduce
     assert times.seconds(64, 1) / times.seconds(128, 2) == pytest.approx(2 * 0.19 / 0.191)
-    assert any(says(sentence, "by batch", "256 samples") for sentence in world.controller.explain(KEY.job_id))
+    page = Path(__file__).resolve().parents[2] / "docs/howto/batch-and-learning-rate.md"
+    (shown,) = re.findall(r"```text\n(.*)\n```", page.read_text())
+    assert shown in world.controller.explain(KEY.job_id)
 
 
 @pytest.mark.parametrize("told", [{"tried": TRIED}, {"progress": 0.5}])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,17 @@ def test_the_tensor_and_the_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "rank 2 " in told
     assert "ranks 0, 1, 3" in told
     assert "1000" in told
+
+
+def test_the_page_shows_the_line_that_names_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs/howto/check-replicas.md"
+    (shown,) = re.findall(r"```text\nflexo: (.*) \.\.\.\n```", page.read_text())
+    states = [model_state() for _ in range(4)]
+    for state in states:
+        state.model.add_module("fc", torch.nn.Linear(2, 2))
+        torch.nn.init.ones_(state.model.fc.bias)
+        torch.nn.init.constant_(state.model.fc.weight, float(state is states[2]))
+    assert compare(monkeypatch, states).play().startswith(shown)
 
 
 def test_a_learning_rate_is_named_before_what_follows_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
