@@ -10,7 +10,7 @@ from conftest import LabFactory
 from shown_outputs import ROOT, shape, shown
 
 _OF_THE_RUN = ("cluster ", "next ", "job ", "lost ")
-"""Lines whose words differ from run to run: with the cluster's name, a moment, a duration, what resizes cost."""
+"""Lines whose words differ by run: with the cluster's name, a moment, a duration, what resizes cost."""
 
 
 def settled(lines: list[str]) -> list[str]:
