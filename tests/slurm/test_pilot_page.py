@@ -32,8 +32,8 @@ def test_the_administrators_commands_print_what_the_tutorial_shows(
     typed("flexo init train_ddp.py --elastic 1-4 -- --epochs 200 --pause 0.2 && sbatch train_ddp.sbatch")
     typed("flexo wait 1 --for=workers=4")
     assert [typed(command) for command, _ in grown] == [settled(output) for _, output in grown]
-    typed('sbatch --output=/dev/null -N 1 --gpus-per-node=2 --wrap "sleep 30"')
-    typed("until flexo why 1 | grep 'no idle GPU'; do sleep 0.2; done")
+    typed('sbatch --output=/dev/null -N 1 --gpus-per-node=2 --wrap "sleep 120"')
+    typed("until flexo why 1 | grep '^2 of 1-4 workers: no idle GPU'; do sleep 0.2; done")
     for command, output in shrunk:
         assert set(output) <= set(typed(command))
     typed("scontrol update PartitionName=flex State=DOWN && scancel --partition=flex")
