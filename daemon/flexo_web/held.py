@@ -41,7 +41,7 @@ _OF_GRANT: Final = {_WARMING: Held.WARMING, LEAVING: Held.LEAVING}
 class HeldGpus:
     """GPUs that one job holds and does not use, for one reason."""
 
-    gpus: int
+    gpus: int | float
     job_id: int
     name: str
     """The job's id: ``17``, or ``17.r1`` after a restart."""
@@ -51,10 +51,10 @@ class HeldGpus:
 def held_gpus(jobs: Iterable[admin_pb2.ElasticJob]) -> tuple[HeldGpus, ...]:
     """The GPUs that `jobs` hold and do not use; the most first."""
     found = [
-        HeldGpus(workers * job.gpus_per_worker, job.job_id, job_words.job_name(job), reason)
+        HeldGpus(workers * job_words.gpus_per_worker(job), job.job_id, job_words.job_name(job), reason)
         for job in jobs
         for reason, workers in _unused(job).items()
-        if workers and job.gpus_per_worker
+        if workers and job_words.gpus_per_worker(job)
     ]
     return tuple(sorted(found, key=lambda held: (-held.gpus, held.job_id, held.reason)))
 
