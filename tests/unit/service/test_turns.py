@@ -21,6 +21,7 @@ from flexo.availability.leader_elector import LeaderElector
 from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.config import Settings
 from flexo.event_store.store import EventStore
+from flexo.model.elastic import Cap
 from flexo.model.queue import JobKey
 from flexo.service import failover_loop
 from flexo.service.failover_loop import FailoverLoop
@@ -164,7 +165,7 @@ def test_one_serves_the_other_names_it_and_follows_it_with_its_event_store(
         async with running(tmp_path, both[0], both) as a:
             assert not await a.serves(), "the folder was empty: it has to wait"
             await until(a.serves, "the first is active")
-            begun[0].event_store.set_cap(JobKey(7), 3)
+            begun[0].event_store.set_cap(JobKey(7), Cap(3))
             async with running(tmp_path, both[1], both) as b:
                 await until(_knows(b, both[0]), "the second knows the first")
                 assert not await b.serves()
@@ -174,7 +175,7 @@ def test_one_serves_the_other_names_it_and_follows_it_with_its_event_store(
                 assert not begun[0].open
                 await until(b.serves, "the second follows")
                 assert (await b.about()).active
-                assert begun[1].event_store.caps() == {JobKey(7): 3}
+                assert begun[1].event_store.caps() == {JobKey(7): Cap(3)}
                 assert begun[1].leadership.epoch > begun[0].leadership.epoch
                 assert not await a.serves()
                 kinds = [
