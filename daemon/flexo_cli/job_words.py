@@ -130,7 +130,7 @@ def last_look(reply: admin_pb2.GetStatusReply) -> str:
     if not reply.last_cycle_at:
         return "none yet"
     took = f"took {reply.read_cost_s * 1000:.0f} ms"
-    return f"{ago(reply.last_cycle_at)} ago, {took}, every {reply.interval_s:g} s"
+    return f"{ago(reply.last_cycle_at)} ago, {took}, every {round(reply.interval_s, 1):g} s"
 
 
 def gpus(reply: admin_pb2.GetStatusReply) -> str:
