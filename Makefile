@@ -11,7 +11,7 @@ export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests mostly wait: more of them than cores go side by side.
 SIDE_BY_SIDE := --numprocesses=3
-LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),4) --dist=loadfile --no-loadscope-reorder
+LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),3) --dist=loadfile --no-loadscope-reorder
 ON_LABS := slurm training chaos web
 WITHOUT_LABS := etcd prometheus packages yarn
 # Horovod with its native library, before the one that set-up installs, which has none.
