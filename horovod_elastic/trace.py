@@ -30,6 +30,11 @@ def say_error(error: BaseException) -> None:
     _output.write("".join(traceback.format_exception(error)))
 
 
+def count(number: int, one: str, many: str = "") -> str:
+    """``1 worker``, ``2 workers``; ``2 batches`` where `many` says so."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 class _Output:
     """Standard error. A full disk or quota, or a pipe that nobody reads, must neither end nor hang a job.
 

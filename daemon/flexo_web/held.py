@@ -51,10 +51,10 @@ class HeldGpus:
 def held_gpus(jobs: Iterable[admin_pb2.ElasticJob]) -> tuple[HeldGpus, ...]:
     """The GPUs that `jobs` hold and do not use; the most first."""
     found = [
-        HeldGpus(workers * job_words.gpus_per_worker(job), job.job_id, job_words.job_name(job), reason)
+        HeldGpus(gpus, job.job_id, job_words.job_name(job), reason)
         for job in jobs
         for reason, workers in _unused(job).items()
-        if workers and job_words.gpus_per_worker(job)
+        if (gpus := workers * job_words.gpus_per_worker(job))
     ]
     return tuple(sorted(found, key=lambda held: (-held.gpus, held.job_id, held.reason)))
 

@@ -10,6 +10,7 @@ import math
 
 from flexo_protos.resources import Amount
 from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic.trace import count
 
 
 class Accounting:
@@ -75,5 +76,6 @@ class Accounting:
         minutes = self._satellite_worker_s * float(gpus or 1) / 60
         number = f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}".removesuffix(".0")
         what = f"{'GPU' if gpus else 'worker'} minute{'' if number == '1' else 's'}"
-        resizes = f"{self._resizes} resize{'' if self._resizes == 1 else 's'}"
-        return f"{number} {what} on satellites, {resizes}, {self._paused_s:.1f} s paused"
+        return (
+            f"{number} {what} on satellites, {count(self._resizes, 'resize')}, {self._paused_s:.1f} s paused"
+        )

@@ -29,7 +29,7 @@ from horovod_elastic.leader.membership.commands import (
 from horovod_elastic.leader.notices import Notices
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.trace import Trace, say
+from horovod_elastic.trace import Trace, count, say
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class CommandExecutor:
         nodes = len({place.agent for place in places})
         virtual = f" ({len(places)} virtual ones)" if len(places) > slots else ""
         say(
-            f"{_count(slots, 'worker')}{virtual} on {_count(nodes, 'node')} "
-            f"after {_count(go.commits, 'batch', 'batches')} (generation {go.generation})"
+            f"{count(slots, 'worker')}{virtual} on {count(nodes, 'node')} "
+            f"after {count(go.commits, 'batch', 'batches')} (generation {go.generation})"
         )
 
     def _pause(self, go: Go) -> None:
@@ -216,7 +216,3 @@ def _rank_line(place: RankAssignment) -> str:
 
 def _close(meeting: _Meeting) -> None:
     threading.Thread(target=meeting.rendezvous.close, name="close-rendezvous", daemon=True).start()
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

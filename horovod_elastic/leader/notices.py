@@ -12,7 +12,6 @@ import http.client
 import json
 import re
 import shutil
-import ssl
 import subprocess
 import threading
 import time
@@ -24,19 +23,18 @@ from email.message import EmailMessage
 from functools import partial
 from typing import Final
 
+from flexo_protos.http_exchange import SAFE_ADDRESS, HttpRequest, exchange
 from horovod_elastic import threads
-from horovod_elastic.trace import say, say_error
+from horovod_elastic.trace import count, say, say_error
 
 VARIABLE: Final = "FLEXO_NOTIFY"
 KINDS_VARIABLE: Final = "FLEXO_NOTIFY_KINDS"
-_WEBHOOK: Final = re.compile(
-    r"https://[^\s/?#@]+(/\S*)?|http://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?(/\S*)?"
-)
+_WEBHOOK: Final = re.compile(SAFE_ADDRESS)
 _MAIL: Final = re.compile(r"mail:([A-Za-z0-9_.+=-]+@[A-Za-z0-9.-]+)")
 _ALLOWED: Final = "https://HOST/..., http://localhost:PORT/..., or mail:NAME@HOST"
 _SENDMAIL_PLACES: Final = "/usr/sbin:/usr/lib"
 _WITHIN_S: Final = 10.0
-"""The time that a receiver has for each step of a delivery."""
+"""The time that a receiver has for a delivery."""
 POSTS_EVERY_S: Final = 5.0
 MAILS_EVERY_S: Final = 60.0
 _MOST_WAITING: Final = 100
@@ -144,7 +142,7 @@ class Notices:
 
     def sized(self, before: int, workers: int) -> None:
         """Tell of a new size. `before`: 0 at the beginning, and after a pause."""
-        size = "; ".join((f"now {_workers(workers)}, {before} before", *self._leaving))
+        size = "; ".join((f"now {count(workers, 'worker')}, {before} before", *self._leaving))
         if self._paused or 0 < before < workers:
             self._tell(Kind.GROW, size)
         elif workers < before:
@@ -244,10 +242,6 @@ class _Channel:
             self._left_out -= left_out
 
 
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
-
-
 def _delivery(
     receiver: Receiver, job_id: str, restart_count: int
 ) -> tuple[str, Callable[[Sequence[Event], int], None], float]:
@@ -278,28 +272,13 @@ def _post(address: str, job_id: str, restart_count: int, events: Sequence[Event]
         for event in events
     ]
     body = {"text": _lines(job_id, events, left_out), "events": told, "left_out": left_out}
-    parts = urllib.parse.urlsplit(address)
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    request = HttpRequest(address, "POST", {"Content-Type": "application/json"}, json.dumps(body).encode())
     try:
-        connection = _connection(parts)
-        try:
-            connection.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-            status = connection.getresponse().status
-        finally:
-            connection.close()
+        status = exchange(request, _WITHIN_S).status
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Undelivered(str(error) or type(error).__name__) from error
     if not 200 <= status < 300:
         raise Undelivered(f"it answered {status}")
-
-
-def _connection(parts: urllib.parse.SplitResult) -> http.client.HTTPConnection:
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=_WITHIN_S, context=context
-        )
-    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_WITHIN_S)
 
 
 def _mail(address: str, job_id: str, events: Sequence[Event], left_out: int) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.http_exchange import HttpRequest, exchange
 from flexo.loaning.demand import DemandMissing, DemandSource
 from flexo.model.loans import Demand
 from flexo.model.nodes import Node
 from flexo.model.queue import QueuedJob
+from flexo_protos.http_exchange import HttpRequest, exchange
 
 _SHOWN: Final = 200
 """The most characters of an answer that a message repeats."""

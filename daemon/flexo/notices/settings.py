@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from flexo.sections import AbsolutePath, Allowed, Section, absolute, as_tuple, host_and_port
+from flexo_protos.http_exchange import SAFE_ADDRESS
 
 Kind = Literal["grow", "shrink", "lost", "end"]
-_LOCAL = r"localhost|127\.0\.0\.1|\[::1\]"
-_WEBHOOK = rf"^(https://[^\s/?#@]+(/\S*)?|http://({_LOCAL})(:\d{{1,5}})?(/\S*)?)?$"
 _MAILBOX = r"[A-Za-z0-9_.+=-]+@[A-Za-z0-9.-]+"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -27,7 +26,7 @@ class NoticesSettings(Section):
     """The kinds of events."""
     webhook: Annotated[
         str,
-        Field(pattern=_WEBHOOK),
+        Field(pattern=f"^({SAFE_ADDRESS})?$"),
         Allowed('an address with https, as in "https://chat.example.org/hook/x"; on this host also http'),
     ] = ""
     """Where flexod posts events as JSON; empty: nowhere."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import urllib.parse
 
-from flexo.http_exchange import HttpRequest, exchange
 from flexo.notices.notice import Notice, Undelivered
 from flexo.notices.settings import NoticesSettings
+from flexo_protos.http_exchange import HttpRequest, exchange
 
 WITHIN_S = 10.0
 """The time in which the receiver has to take a notice."""

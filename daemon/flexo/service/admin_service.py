@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from pathlib import PurePosixPath
@@ -192,7 +192,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleOut, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
-        nodes = tuple(filter(None, (one_line(node, 255) for node in request.nodes)))
+        nodes = _node_names(request.nodes)
         by = await _caller_name()
         text = await _or_abort(context, self._controller.scale_out, key, request.workers, nodes, by)
         _log.info("job scaled out", job=str(key), workers=request.workers, nodes=nodes, uid=caller().uid)
@@ -203,7 +203,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ScaleJobReply:
         """Amoeba's scaleIn, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
-        nodes = tuple(filter(None, (one_line(node, 255) for node in (request.node, *request.nodes))))
+        nodes = _node_names((request.node, *request.nodes))
         if bool(nodes) == bool(request.workers):
             text = "say either how many workers or which nodes: one of them"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -612,6 +612,11 @@ def _nodes(view: View) -> admin_pb2.ListNodesReply:
         nodes=[node_view(node) for node in (view.state.nodes if view.state else ())],
         order=[key.job_id for key in view.order],
     )
+
+
+def _node_names(said: Iterable[str]) -> tuple[str, ...]:
+    """The nodes that a caller names, without empty names."""
+    return tuple(filter(None, (one_line(name, 255) for name in said)))
 
 
 async def _caller_name() -> str:

@@ -12,7 +12,9 @@ from flexo_bench.papers.ibm_figures import completions, curve
 from flexo_simulation.results import SimulatedRun
 
 MARKS: Final = 4
-"""The number of minutes at which a curve is read, evenly spaced."""
+"""The number of minutes at which a curve is read, evenly spaced until arrivals end."""
+_ARRIVALS_END: Final = MARKS - 1
+"""The place of the last of them among a curve's figures."""
 DIFFERENCES: Final = (
     "The simulations are those of tables III (figure 7) and IV (figure 9), with decisions every 10 min, and"
     " assume what the part `ibm` assumes.",
@@ -40,9 +42,8 @@ def compare(run: Run, seeds: Sequence[int]) -> Comparison:
     ratios: list[Row] = []
     curves: list[Table] = []
     for burst in FIGURES:
-        runs = _simulate(run, burst.setup, seeds)
-        ratios += _ratios(burst, runs)
-        curves.append(_curves(burst, runs))
+        curves.append(_curves(burst, _simulate(run, burst.setup, seeds)))
+        ratios += _ratios(burst, curves[-1])
     more = Table("jobs completed, elastic to Random-BS, when arrivals end", ("ratio",), tuple(ratios))
     return Comparison("ibm-bursts", PAPER, DIFFERENCES, (more, *curves))
 
@@ -53,18 +54,14 @@ def _simulate(run: Run, setup: Setup, seeds: Sequence[int]) -> Mapping[str, Sequ
     return {case: runs[at :: len(CASES)] for at, case in enumerate(CASES)}
 
 
-def _ratios(burst: Burst, runs: Mapping[str, Sequence[SimulatedRun]]) -> list[Row]:
+def _ratios(burst: Burst, curves: Table) -> list[Row]:
     """The ratio with drops (panel a), and with a queue (panel b)."""
-    completed = [[_until(one, burst.setup.minutes) for one in each] for each in runs.values()]
-    elastic, fixed = completed[::2], completed[1::2]
+    completed = {row.label: row.figures[_ARRIVALS_END].ours for row in curves.rows}
+    elastic, fixed = CASES[::2], CASES[1::2]
     return [
-        Row(f"{burst.label}{panel}", (ratio(ours, theirs, burst.jobs),))
+        Row(f"{burst.label}{panel}", (ratio(completed[ours], completed[theirs], burst.jobs),))
         for panel, ours, theirs in zip(("a, drop", "b, queue"), elastic, fixed, strict=True)
     ]
-
-
-def _until(one: SimulatedRun, minutes: float) -> float:
-    return float(sum(at <= 60.0 * minutes for at in completions(one)))
 
 
 def _curves(burst: Burst, runs: Mapping[str, Sequence[SimulatedRun]]) -> Table:

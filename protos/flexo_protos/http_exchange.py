@@ -15,7 +15,10 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Final
 
+SAFE_ADDRESS: Final = r"https://[^\s/?#@]+(/\S*)?|http://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?(/\S*)?"
+"""The pattern of addresses to which secrets and users' data may go: encrypted, or to the own host."""
 _MAX_ANSWER_BYTES = 1 << 20
 
 
