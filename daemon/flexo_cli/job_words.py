@@ -60,7 +60,7 @@ def shown_state(job: admin_pb2.ElasticJob) -> ShownState:
     if job.suspended:
         return ShownState.SUSPENDED
     if not job.attached:
-        begins = not job.batches_committed and time.time() - job.started_at < BEGINS_WITHIN_S
+        begins = time.time() - job.started_at < BEGINS_WITHIN_S
         return ShownState.STARTING if begins else ShownState.NO_LEADER
     if job.pending_command:
         return ShownState.BUSY

@@ -56,7 +56,6 @@ def test_a_job_without_a_leader_starts_at_first_and_has_lost_it_later() -> None:
     begun = job(17, started_at=time.time() - 5)
     old = job(17, started_at=time.time() - 3600)
     begun.attached = old.attached = False
-    begun.batches_committed = 0
     assert [shown_state(begun), shown_state(old)] == [ShownState.STARTING, ShownState.NO_LEADER]
     assert [held.reason for each in (begun, old) for held in held_gpus([each])] == [
         Held.STARTING,
