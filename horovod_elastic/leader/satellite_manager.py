@@ -162,7 +162,7 @@ class SatelliteManager:
     def _withdraw(self, satellite: Satellite) -> None:
         if satellite.withdrawn:
             return
-        satellite.withdrawn = f"flexod needs the {'GPUs' if satellite.grant.workers else 'CPU'} elsewhere"
+        satellite.withdrawn = f"flexod takes the {'GPUs' if satellite.grant.workers else 'CPU'} back"
         if satellite.agent:
             self._leader.send_away(satellite.agent, satellite.withdrawn)
         elif satellite.id:
