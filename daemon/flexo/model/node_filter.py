@@ -1,5 +1,4 @@
-"""The nodes that a job accepts: those with the features that it requires, without those that it excludes, and
-of these, if its owner names nodes for growth, the named ones.
+"""The nodes that a job accepts: by its features, by its exclusions, and by those named for its growth.
 
 The features of a job are an expression such as ``a100``, ``a100&ib``, ``a100|h100`` or ``(a100&ib)|h100``.
 Only what one node can meet by itself is read here. An expression about several nodes (``[rack1|rack2]``,
