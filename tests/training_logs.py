@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-Event = dict[str, Any]
+from flexo_bench.local_job.workers_logs import Event, WorkersLogs
 
 
 @dataclass(frozen=True)
@@ -15,20 +14,14 @@ class TrainingLogs:
     """The logs of a job, in `folder`/logs."""
 
     folder: Path
+    _logs: WorkersLogs = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logs", WorkersLogs(self.folder / "logs"))
 
     def events(self, *kinds: str) -> list[Event]:
-        """What its workers have logged, in order of time; each with the `log` that it stands in.
-
-        Whole lines only: a worker may be in the middle of writing its last one.
-        """
-        found = []
-        for path in self.folder.glob("logs/*.jsonl"):
-            text = path.read_text()
-            for line in text[: text.rfind("\n") + 1].splitlines():
-                event = json.loads(line)
-                if not kinds or event["event"] in kinds:
-                    found.append({**event, "log": path.stem})
-        return sorted(found, key=lambda event: event["time"])
+        """What its workers have logged, in order of time; each with the `log` that it stands in."""
+        return self._logs.events(*kinds)
 
     def trace(self, kind: str) -> list[Event]:
         """What its leaders have written into the file `trace` of its folder (see TRACE); whole lines."""

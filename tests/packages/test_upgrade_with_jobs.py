@@ -60,6 +60,7 @@ def older(folder: Path, packages: dict[str, Path]) -> Path:
     return made
 
 
+@pytest.mark.thorough
 def test_jobs_train_on_while_packages_are_upgraded_taken_back_and_upgraded_again(
     folder: Path, older: Path, packages: dict[str, Path]
 ) -> None:

@@ -70,6 +70,7 @@ def check_samples(job: Job) -> None:
     assert steps == sorted(steps)
 
 
+@pytest.mark.thorough
 def test_what_a_script_does_on_rank_0_before_the_loop_is_done_once(submit: Submit, alone: Lab) -> None:
     """And the learning rate follows the size, in those who stay and in those who come."""
     options = ("-N", "2", "-n", "3", "--gpus-per-task=1")

@@ -72,6 +72,7 @@ def copy_of_horovods_python(folder: Path) -> None:
     shutil.copytree(Path(spec.origin).parent, folder / "horovod", ignore=without)
 
 
+@pytest.mark.thorough
 def test_workers_of_uneven_nodes_know_their_places(jobs: Jobs) -> None:
     done = sorted(jobs.uneven.check_done(3), key=lambda event: event["rank"])
     assert done[0]["ranks"] == [0, 1, 2]

@@ -61,7 +61,7 @@ def check(job: LocalJob, names: Sequence[str], *, until: int = 10**9) -> None:
 
 def check_facts(job: LocalJob, names: Sequence[str], *, until: int, tolerance: float = 2e-3) -> None:
     """All workers of a generation agree after every step, and have what undisturbed training has."""
-    facts = [event for event in job.events("facts", "facts") if event["batch"] < until]
+    facts = [event for event in job.events("facts", suffix="facts") if event["batch"] < until]
     first: dict[tuple[str, int], dict[str, Any]] = {}
     for event in facts:
         other = first.setdefault((event["world"], event["batch"]), event)

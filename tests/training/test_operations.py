@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_horovod import BOTH_CORES
+from native_horovod import TORCH_MOSTLY
 
 from flexo_bench.ranks import Cluster, Me, Rank, each, eventually
 from horovod_elastic.core.choice import TORCH
@@ -21,7 +21,7 @@ from horovod_elastic.core.choice import TORCH
 RANKS = 3
 
 
-@pytest.fixture(scope="module", params=BOTH_CORES)
+@pytest.fixture(scope="module", params=TORCH_MOSTLY)
 def formed(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
     """None yet, or the last one."""
     clusters: list[Cluster] = []

@@ -88,6 +88,7 @@ def test_bits_are_the_same_whatever_the_resizes(tmp_path: Path, loading: tuple[s
         assert fixed(tmp_path / str(size), size, steps, *loading) == found
 
 
+@pytest.mark.thorough
 def test_a_job_that_loses_a_virtual_worker_trains_on_and_says_that_bits_may_differ(tmp_path: Path) -> None:
     reproducible = {"FLEXO_REPRODUCIBLE": str(VIRTUAL)}
     steps = ("--sleep", "0.02")

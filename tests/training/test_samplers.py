@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
-from native_horovod import BOTH_CORES
+from native_horovod import TORCH_MOSTLY
 
 from flexo_bench.ranks import Cluster, Me, Rank, each
 
@@ -19,7 +19,7 @@ SAMPLES = 50
 BATCH = 4
 
 
-@pytest.fixture(params=BOTH_CORES)
+@pytest.fixture(params=TORCH_MOSTLY)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     running = Cluster(request.param)
     yield running

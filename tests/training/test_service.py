@@ -91,6 +91,7 @@ def test_aggregators_that_are_killed_change_no_bit(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.thorough
 def test_workers_that_are_killed_cost_a_ddp_script_no_mini_batch(tmp_path: Path) -> None:
     dice = random.Random(3)
     dead = set()

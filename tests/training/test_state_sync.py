@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from native_horovod import BOTH_CORES
+from native_horovod import TORCH_MOSTLY
 from thorough import rare
 
 from flexo_bench import ranks
 from flexo_bench.ranks import Cluster, Me, each
 
 
-@pytest.fixture(scope="module", params=BOTH_CORES)
+@pytest.fixture(scope="module", params=TORCH_MOSTLY)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two that have trained and one that has not, in one generation."""
     running = Cluster(request.param)

@@ -112,6 +112,7 @@ def _newest(job: LocalJob) -> dict[str, Any]:
     return max(steps_that_count(job), key=lambda each: each["world"])
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_base_at_every_size(tmp_path: Path) -> None:
     """The global batch stays, and weights make its mean: the norms are those of a job that keeps its size."""
     how = "--way", "hsdp", "--samples", "20000"

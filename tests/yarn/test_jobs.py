@@ -66,7 +66,7 @@ def test_a_job_of_one_size_trains_on_gpus_of_its_own_and_its_output_is_collected
     )
 
 
-@pytest.mark.parametrize(("moment", "code"), [("at once", 3), ("in the loop", 3)])
+@pytest.mark.parametrize(("moment", "code"), [rare("at once", 3), ("in the loop", 3)])
 def test_a_script_that_fails_ends_the_application_with_its_exit_code(
     lab: YarnLab, tmp_path: Path, moment: str, code: int
 ) -> None:
@@ -150,6 +150,7 @@ def test_who_kills_the_application_leaves_nothing(flexod: YarnLab, tmp_path: Pat
     job.check_nothing_left()
 
 
+@pytest.mark.thorough
 def test_a_resourcemanager_that_is_killed_costs_a_job_nothing(flexod: YarnLab, tmp_path: Path) -> None:
     job = submit(flexod, tmp_path, "counting.py", elastic="2-4")
     job.wait_for_size(4)
@@ -243,6 +244,7 @@ def test_an_applicationmaster_that_is_killed_is_replaced_and_no_worker_notices(
     ordinary.end()
 
 
+@pytest.mark.thorough
 def test_a_container_that_is_killed_is_replaced_in_the_base_and_given_back_in_a_satellite(
     flexod: YarnLab, tmp_path: Path
 ) -> None:

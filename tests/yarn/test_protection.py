@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from applications import Application, require_yarn
+from thorough import rare
 
 from flexo_lab.yarn import Protection, YarnLab, YarnLabSpec, bring_up_yarn
 from flexo_protos.hadoop.ipc_pb2 import Token
@@ -16,7 +17,7 @@ from flexo_yarn.ipc.errors import Refused
 from flexo_yarn.site_settings import FLEX_QUEUE
 
 
-@pytest.fixture(params=[Protection.INTEGRITY, Protection.PRIVACY])
+@pytest.fixture(params=[rare(Protection.INTEGRITY), Protection.PRIVACY])
 def protected_lab(request: pytest.FixtureRequest) -> Iterator[YarnLab]:
     require_yarn()
     name = f"yarn-{request.param}-{os.getpid()}"

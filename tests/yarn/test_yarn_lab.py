@@ -75,6 +75,7 @@ def test_a_lab_from_the_command_line_stands_beside_another_one_with_its_containe
         YarnLab.load(NAME)
 
 
+@pytest.mark.thorough
 def test_what_an_up_that_was_killed_has_left_is_cleared_away_by_the_next_one() -> None:
     up = subprocess.Popen([FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "2"], stderr=subprocess.DEVNULL)
     wait_for("its first daemon", lambda: [words for words in left(NAME) if "flexo.daemon" in words])

@@ -6,7 +6,6 @@ Satellites are agents that come and are told to go; MUNGE and Slurm's answers ar
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from flexo_bench.local_job.trusting import Trusting
+from flexo_bench.local_job.workers_logs import Event, WorkersLogs
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.resources import Resources
 from horovod_elastic.aggregation import place
@@ -49,6 +48,8 @@ class LocalJob:
     work: Path = Path()
     """The folder in which the script runs."""
     supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _logs: dict[str, WorkersLogs] = field(default_factory=dict)
+    """By the suffix of their files."""
 
     def start(self, node: str, workers: int, *, base: bool = False) -> None:
         """An agent comes: the base, or a satellite."""
@@ -93,14 +94,10 @@ class LocalJob:
         """What all of its processes have printed so far."""
         return (self.folder / "output").read_text()
 
-    def events(self, kind: str = "", suffix: str = "jsonl") -> list[dict[str, Any]]:
+    def events(self, *kinds: str, suffix: str = "jsonl") -> list[Event]:
         """What workers have logged, in order of time."""
-        found = []
-        for path in (self.folder / "logs").glob(f"*.{suffix}"):
-            text = path.read_text()
-            found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        found.sort(key=lambda event: event["time"])
-        return [event for event in found if not kind or event["event"] == kind]
+        logs = self._logs.setdefault(suffix, WorkersLogs(self.folder / "logs", suffix))
+        return logs.events(*kinds)
 
     def wait_until(self, what: str, condition: Callable[[], object], bound_s: float = BOUND_S) -> None:
         """Wait until `condition` holds. Raises JobFailed if all have ended, or after the time limit."""

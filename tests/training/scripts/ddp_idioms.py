@@ -474,7 +474,7 @@ def main():
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--idiom", required=True)
     parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--sleep", type=float, default=0.03)
+    parser.add_argument("--sleep", type=float, default=0.06)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)

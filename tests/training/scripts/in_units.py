@@ -81,7 +81,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--way", choices=WAYS, required=True)
-    parser.add_argument("--sleep", type=float, default=0.02)
+    parser.add_argument("--sleep", type=float, default=0.1)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     options = parser.parse_args()
 

@@ -33,7 +33,7 @@ def read():
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--sleep", type=float, default=0.02)
+    parser.add_argument("--sleep", type=float, default=0.06)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--stranger", action="store_true", help="rank 2 has one more collective")
     parser.add_argument("--alone", choices=["batch", "loader"], help="rank 0 takes or makes one by itself")
