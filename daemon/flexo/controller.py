@@ -47,6 +47,7 @@ from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
+from flexo.control.reasons import Reasons
 from flexo.control.recent_errors import RecentErrors
 from flexo.control.residency import ResidencyEstimator
 from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
@@ -187,6 +188,7 @@ class Controller:
         self._ended_before = 0
         """The number of jobs that had ended by `decided_at`."""
         self._unreadable = UnreadableJobs()
+        self._reasons = Reasons()
         self._job_owners = JobOwners(event_store)
         self._told = ""
         """The error or condition that was last recorded, if it is not over."""
@@ -577,7 +579,7 @@ class Controller:
         if not dry_run:
             cluster.allocate(plan.allocations, plan.drops)
             self._decide(state)
-        if self._event_store.keeps:
+        if self._keeps:
             self._record(tuple(events.of_allocations(plan, state, "would be " if dry_run else "is ")))
 
     # For a cluster that starts jobs by itself, where jobs grow by satellites.
@@ -619,11 +621,13 @@ class Controller:
             *self._suspended.notes(reconciled.jobs, state.at, traits.resume_command),
             *without_reasons_of(plan.notes, reconciled.jobs),
         )
+        reasons = self._reasons.look(state, decided.views, notes, self._record) if self._keeps else {}
         with self._lock:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
                 unknown=reconciled.unknown,
                 aggregation=None if self._aggregation is None else self._aggregation.view,
+                reason_events=reasons,
             )
         self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")
         self._keep_grants()
@@ -697,7 +701,7 @@ class Controller:
         order = self._order(snapshot)
         told = (
             *self._carry_out(plan, reconciled, state.at),
-            *self._starvation_guard.give_up(plan.set_aside, self._patience_s(traits), state.at),
+            *self._starvation_guard.give_up(_keys(plan.set_aside, state), self._patience_s(traits), state.at),
         )
         acts = bool(plan.actions) and not self._settings.controller.dry_run
         if acts:
@@ -910,16 +914,27 @@ class Controller:
                 speeds = node_speeds(job, types, gpus)
                 self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0), speeds))
 
-    def _record(self, happened: tuple[Event, ...], facts: str = "") -> None:
-        if not self._event_store.keeps:
-            return
+    @property
+    def _keeps(self) -> bool:
+        return self._event_store.keeps
+
+    def _record(self, happened: tuple[Event, ...], facts: str = "") -> Sequence[int]:
+        """Count, log and write events. Returns the numbers of their entries, if they could be written."""
+        if not self._keeps:
+            return ()
         self._watch.happened(happened)
         known = {node.name for node in self._view.state.nodes} if happened and self._view.state else set()
         for event in happened:
             log = _log.debug if event.kind == ROUTINE else _log.info
             nodes = sorted(names_in(event.text) & known)
             log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
-        self._event_store.record(self._clock(), happened, facts)
+        return self._event_store.record(self._clock(), happened, facts)
+
+
+def _keys(job_ids: Iterable[int], state: ClusterState) -> list[JobKey]:
+    """The keys of jobs in the queue."""
+    wanted = frozenset(job_ids)
+    return [job.key for job in state.jobs if job.job_id in wanted]
 
 
 def without_tags(state: ClusterState, unknown: tuple[QueuedJob, ...]) -> ClusterState:

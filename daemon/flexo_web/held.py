@@ -11,6 +11,7 @@ from typing import Final
 from flexo_cli import job_words
 from flexo_cli.job_words import ShownState
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Explained
 from flexo_web.sizes import LEAVING
 
 _WARMING: Final = "warming"
@@ -46,17 +47,24 @@ class HeldGpus:
     name: str
     """The job's id: ``17``, or ``17.r1`` after a restart."""
     reason: Held
+    event: int
+    """The number of the event that says why; 0: none is known."""
 
 
-def held_gpus(jobs: Iterable[admin_pb2.ElasticJob]) -> tuple[HeldGpus, ...]:
+def held_gpus(jobs: Iterable[admin_pb2.ElasticJob], explained: Explained) -> tuple[HeldGpus, ...]:
     """The GPUs that `jobs` hold and do not use; the most first."""
     found = [
-        HeldGpus(gpus, job.job_id, job_words.job_name(job), reason)
+        HeldGpus(gpus, job.job_id, job_words.job_name(job), reason, _event(reason, job, explained))
         for job in jobs
         for reason, workers in _unused(job).items()
         if (gpus := workers * job_words.gpus_per_worker(job))
     ]
     return tuple(sorted(found, key=lambda held: (-held.gpus, held.job_id, held.reason)))
+
+
+def _event(reason: Held, job: admin_pb2.ElasticJob, explained: Explained) -> int:
+    resized = reason in (Held.WARMING, Held.LEAVING)
+    return explained.size(job.job_id, job.restart_count) if resized else job.reason_event
 
 
 def _unused(job: admin_pb2.ElasticJob) -> Counter[Held]:

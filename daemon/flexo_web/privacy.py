@@ -92,7 +92,7 @@ class Privacy:
         return tuple(
             replace(group, text=self.text(group.text))
             if group.job_id in self._own
-            else replace(group, text=self._of_node(group), job_id=0)
+            else replace(group, text=self._of_node(group), job_id=0, event=0)
             for group in groups
         )
 

@@ -134,7 +134,7 @@ class Views:
             client, lambda daemon, job_id: daemon.explain(job_id)
         )
         self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
-        self._reasons: Answers[str, admin_pb2.ListEventsReply] = Answers(client, ask_reasons, _HISTORY_S)
+        self._reasons: Answers[str, tuple[admin_pb2.Event, ...]] = Answers(client, ask_reasons, _HISTORY_S)
         self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
         self._harvest = harvest
         self._ledger = ledger
@@ -223,8 +223,8 @@ class Views:
 
     async def _explained(self, privacy: Privacy) -> Explained:
         """The events that explain something of jobs. Without flexod's answer: none."""
-        reply = (await self._reasons.of("")).reply
-        return Explained(event for event in (reply.events if reply else ()) if privacy.of_event(event))
+        events = (await self._reasons.of("")).reply or ()
+        return Explained(event for event in events if privacy.of_event(event))
 
     async def _loan_page(self, picture: Picture, privacy: Privacy, _: Viewer) -> Loans:
         history = await self._loans.of("")
@@ -236,7 +236,8 @@ class Views:
 
     async def _value(self, picture: Picture, privacy: Privacy, _: Viewer) -> Value:
         self._harvest.look()
-        return value_page(picture, self._harvest, self._ledger, privacy)
+        explained = await self._explained(privacy)
+        return value_page(picture, self._harvest, self._ledger, privacy, explained)
 
     async def _job(
         self, address: Address, snapshot: Snapshot, privacy: Privacy, viewer: Viewer, form_token: str

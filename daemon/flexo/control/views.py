@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -124,6 +125,8 @@ class View:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     aggregation: AggregationView | None = None
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
+    reason_events: Mapping[JobKey, int] = field(default_factory=dict)
+    """By job, the number of the event that says why the job waits, or has no more workers."""
 
     def pooled(self, key: JobKey) -> PooledJobView | None:
         """The job of this key, if it has asked for pool Aggregators."""

@@ -653,6 +653,7 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
                 account=job.account,
                 partition=",".join(job.partitions),
                 place=place.get(job.key, 0),
+                reason_event=view.reason_events.get(job.key, 0),
             )
 
 
@@ -722,6 +723,7 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         resizes=job.resizes,
         paused_s=job.paused_s,
         tried_worker_s=job.tried_worker_s,
+        reason_event=all_of_it.reason_events.get(job.key, 0),
     )
 
 

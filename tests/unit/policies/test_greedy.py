@@ -176,9 +176,15 @@ def test_nothing_is_granted_on_a_node_that_cannot_be_used_now(unusable):
 
 
 def test_a_job_that_has_not_entered_its_training_loop_gets_nothing():
-    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False)])
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False, attached=True)])
     assert decided.actions == ()
     assert says(sentence(decided, 1), "training loop")
+
+
+def test_a_job_without_a_leader_gets_nothing_and_says_that_of_all_reasons_first():
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False)])
+    assert decided.actions == ()
+    assert says(sentence(decided, 1), "no leader")
 
 
 def test_a_job_rests_between_two_resizes():
