@@ -54,6 +54,7 @@ from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, n
 from flexo.control.scale_overrides import BadScale, ScaleOverrides
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.shared_gpus import SharedGpus
+from flexo.control.silence import SilentJobs
 from flexo.control.slow_gpus import SlowGpus, nodes_of
 from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
@@ -222,6 +223,7 @@ class Controller:
         )
         self._residency = ResidencyEstimator()
         self._seen_speeds = SeenSpeeds()
+        self._silent = SilentJobs()
         self._poll_interval = PollInterval(controller)
         self._slow_gpus = SlowGpus(self._event_store, controller.slow_gpu_s, self._clock())
         self._time_limits = TimeLimits(
@@ -674,7 +676,7 @@ class Controller:
         except Exception as error:
             jobs = self._in_book(reconciled.jobs)
             nothing = Plan()
-            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {}, {})
+            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {}, {}, {})
             return _Decided(jobs, views, nothing, error=error)
 
     def _decide_what(
@@ -687,6 +689,7 @@ class Controller:
         self._take_slow_gpus(reconciled, state.at)
         self._residency.see(reconciled.jobs, state.at, self._grant_ledger.given_back)
         self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
+        silent = self._silent.see(reports, {job.key for job in reconciled.jobs}, state.at)
         self._batch_trials.see(reconciled.jobs, reports, state.at)
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
         analyzed = self._analyzed(reconciled.jobs)
@@ -707,7 +710,7 @@ class Controller:
         if acts:
             self._decide(state)
         jobs = self._in_book(reconciled.jobs) if acts else reconciled.jobs
-        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known, analyzed)
+        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known, analyzed, silent)
         return _Decided(jobs, views, plan, order, told)
 
     def _take_from_suspended(self, state: ClusterState, reconciled: ReconciledState) -> ReconciledState:

@@ -62,7 +62,7 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     status, picture = whole.status, privacy.picture() or whole
     strips = strips_of(whole, privacy)
     jobs = sorted(picture.jobs.jobs, key=_interest)
-    held = held_gpus(jobs, explained)
+    held = held_gpus(jobs, explained, whole.at)
     software = f"{status.software or 'Slurm'} {status.slurm_version}"
     return Now(
         software=f"{status.cluster}, {software}" if status.cluster else "not known yet",

@@ -113,6 +113,9 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
         sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
         sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
         return (*sentences, *_on_loan(job, view))
+    if shown.silent_since and view.state is not None:
+        silent = duration(view.state.at - shown.silent_since)
+        sentences.append(f"it has committed no batch for {silent}: it may evaluate, or be stuck")
     sentences += _how_far(shown)
     if shown.batch:
         sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")

@@ -107,6 +107,9 @@ class JobView:
     """The partition of its base."""
     started_at: float = 0.0
     """The start of its base, in seconds since the epoch; 0: not known."""
+    silent_since: float = 0.0
+    """Since when it has committed no batch, if that is long (silence.py); 0: it commits batches, or has
+    committed none yet."""
 
 
 @dataclass(frozen=True)

@@ -724,6 +724,7 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         paused_s=job.paused_s,
         tried_worker_s=job.tried_worker_s,
         reason_event=all_of_it.reason_events.get(job.key, 0),
+        silent_since_at=view.silent_since,
     )
 
 
