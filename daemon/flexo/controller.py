@@ -60,7 +60,7 @@ from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
 from flexo.control.time_limits import TimeLimits
 from flexo.control.unreadable import UnreadableJobs
-from flexo.control.views import ControllerStatus, JobView, LoansView, UnknownJob, View
+from flexo.control.views import ControllerStatus, JobView, LoansView, Unheeded, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
@@ -203,7 +203,7 @@ class Controller:
         self._view = View(loans=self._loans_view)
         self._trouble = ""
         self._next: Settings | None = None
-        self._unheeded = ""
+        self._unheeded = Unheeded()
 
     def _begin(self, settings: Settings) -> None:
         """Forget all temporary state, and use `settings` from now on.
@@ -288,11 +288,14 @@ class Controller:
         now = self._clock()
         with self._lock:
             view, traits = self._view, self._traits
-            trouble = (self._trouble, self._unheeded)
+            trouble, unheeded = self._trouble, self._unheeded
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         lending = view.loans.reading.trouble if view.loans else ""
-        shown = self._recent_errors.recent(now), self._event_store.trouble
+        troubles = (
+            *(trouble, unheeded.refused, self._unreadable.trouble, self._signer.trouble, lending),
+            *(self._recent_errors.recent(now), self._event_store.trouble),
+        )
         return ControllerStatus(
             started_at=self._started_at,
             cluster=traits.name if traits else "",
@@ -303,9 +306,7 @@ class Controller:
             interval_s=self.interval_s,
             last_cycle_at=state.at if state else 0.0,
             read_cost_s=state.read_cost_s if state else 0.0,
-            trouble="; ".join(
-                filter(None, (*trouble, self._unreadable.trouble, self._signer.trouble, lending, *shown))
-            ),
+            troubles=tuple(filter(None, troubles)),
             nodes=len(nodes),
             gpus=total(node.gpus for node in nodes),
             gpus_idle=total(node.gpus_idle for node in nodes),
@@ -317,6 +318,7 @@ class Controller:
             aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
             satellite_partitions=self._satellite_partitions(),
+            needs_restart=unheeded.needs_restart,
         )
 
     def _satellite_partitions(self) -> tuple[str, ...]:
@@ -391,12 +393,11 @@ class Controller:
         """
         return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes), by)
 
-    def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
+    def reconfigure(self, settings: Settings, news: str, unheeded: Unheeded) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
         before.
 
-        `news`: the result of reading the configuration, for the event store. `unheeded`: the settings that
-        need a restart, for the status; "": none.
+        `news`: the result of reading the configuration, for the event store. `unheeded`: for the status.
         """
         with self._lock:
             self._next, self._unheeded = settings, unheeded

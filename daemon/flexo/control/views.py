@@ -16,11 +16,29 @@ from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair, pairs_of
+from flexo.words import needs_restart
 from flexo_protos.resources import Amount, total
 
 
 class UnknownJob(Exception):
     """No elastic job of this number runs; the message says so for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheeded:
+    """What flexod does not go by of its configuration file."""
+
+    refused: str = ""
+    """Why nothing of the file is taken over; "": what can be is."""
+    needs_restart: tuple[str, ...] = ()
+    """Changed settings that need a restart, as ``[section] key``."""
+
+    def __bool__(self) -> bool:
+        return bool(self.refused or self.needs_restart)
+
+    def __str__(self) -> str:
+        """What flexod does not go by, in a sentence; "": nothing."""
+        return self.refused or needs_restart(self.needs_restart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +73,8 @@ class ControllerStatus:
     last_cycle_at: float
     """0: none has succeeded yet."""
     read_cost_s: float
-    trouble: str
-    """The errors and conditions at present; "" when all is well."""
+    troubles: tuple[str, ...]
+    """The errors and conditions at present; none when all is well."""
     nodes: int
     gpus: Amount
     gpus_idle: Amount
@@ -73,6 +91,13 @@ class ControllerStatus:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     satellite_partitions: tuple[str, ...] = ()
     """The partitions of satellites, with that of satellites on loan; empty: not known yet."""
+    needs_restart: tuple[str, ...] = ()
+    """See `Unheeded`."""
+
+    @property
+    def trouble(self) -> str:
+        """All of `troubles`, in one sentence."""
+        return "; ".join(self.troubles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,8 @@ def _daemon(status: ControllerStatus) -> Iterator[Metric]:
     )
     yield _gauge("flexo_cycle_interval_seconds", "From one turn of the loop to the next.", status.interval_s)
     yield _gauge("flexo_last_read_seconds", "What the last look at the cluster took.", status.read_cost_s)
-    yield _gauge("flexo_trouble", "1 while flexo status names a trouble.", bool(status.trouble))
+    wrong = bool(status.troubles or status.needs_restart)
+    yield _gauge("flexo_trouble", "1 while flexo status names a trouble, or what needs a restart.", wrong)
     yield _gauge("flexo_leaders_attached", "Leaders of jobs that are connected.", status.leaders)
     yield _gauge("flexo_slow_gpus", "Slow GPUs whose nodes get no satellites.", len(status.slow_gpus))
 

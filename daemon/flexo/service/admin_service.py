@@ -528,6 +528,8 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         last_cycle_at=status.last_cycle_at,
         read_cost_s=status.read_cost_s,
         trouble=status.trouble,
+        troubles=status.troubles,
+        needs_restart=status.needs_restart,
         nodes=status.nodes,
         gpus=rounded_up(status.gpus, 1),
         gpus_idle=int(status.gpus_idle),

@@ -16,6 +16,7 @@ from rich.text import Text
 from flexo.words import duration
 from flexo.words import workers as workers_of
 from flexo_cli import job_words
+from flexo_cli.caller import restart_notice
 from flexo_cli.live.lists import GAP, List, Table, tables_of
 from flexo_cli.live.picture import Picture
 from flexo_cli.loans import lending_line
@@ -129,6 +130,8 @@ def _head(picture: Picture, now: float) -> list[Text]:
         lines.append(_named("slow GPU", job_words.slow_gpu(gpu)))
     if status.trouble:
         lines.append(_named("trouble", status.trouble, "red"))
+    if notice := restart_notice(status):
+        lines.append(_named("restart", notice, "yellow"))
     return lines
 
 

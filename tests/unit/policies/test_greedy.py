@@ -351,9 +351,10 @@ def test_a_job_with_an_errand_is_neither_grown_nor_robbed_but_gives_way_to_pendi
 
 
 def test_a_job_that_may_not_be_resized_says_so_in_its_own_words():
-    decided = decide([node("t2")], [elastic(1, scalable=False, unscalable_why="profiling is off")])
+    off = "profiling is off"
+    decided = decide([node("t2")], [elastic(1, scalable=False, attached=True, unscalable_why=off)])
     assert decided.actions == ()
-    assert "profiling is off" in sentence(decided, 1)
+    assert off in sentence(decided, 1)
 
 
 def test_the_batch_is_in_proportion_to_what_the_job_is_granted():
