@@ -17,7 +17,7 @@ from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair
-from flexo.words import BEGINS_WITHIN_S, duration, workers
+from flexo.words import duration, workers
 
 _BY: Final = {
     Source.PROGRESS: "going by its own progress",
@@ -83,7 +83,7 @@ def _brief_reason(shown: JobView, view: View) -> str:
     if job.suspended:
         return "suspended"
     if not shown.attached:
-        begins = view.state is not None and view.state.at - shown.started_at < BEGINS_WITHIN_S
+        begins = view.state is not None and shown.begins(view.state.at)
         return "it starts, and has not begun to train" if begins else "its leader is not connected"
     if job.pending_command:
         return f"{job.pending_command} is under way"

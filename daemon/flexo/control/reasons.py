@@ -17,7 +17,6 @@ from flexo.control.views import JobView
 from flexo.events import Event
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
-from flexo.words import BEGINS_WITHIN_S
 
 EVENT_EVERY_S: Final = 300.0
 """The mean time between two events about one job whose reasons go on changing."""
@@ -88,7 +87,7 @@ class Reasons:
     def _lacks_leader(self, view: JobView, now: float) -> bool:
         """Whether the leader is away for a reason. It is not while the job or flexod begins."""
         begun = self._begun_at or 0.0
-        return now - view.started_at >= BEGINS_WITHIN_S and now - begun >= STARTUP_BARRIER_S
+        return not view.begins(now) and now - begun >= STARTUP_BARRIER_S
 
     def _is_due(self, reason: _Reason, now: float) -> bool:
         known = self._known[reason.key]

@@ -16,7 +16,7 @@ from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair, pairs_of
-from flexo.words import needs_restart
+from flexo.words import BEGINS_WITHIN_S, needs_restart
 from flexo_protos.resources import Amount, total
 
 
@@ -135,6 +135,10 @@ class JobView:
     silent_since: float = 0.0
     """Since when it has committed no batch, if that is long (silence.py); 0: it commits batches, or has
     committed none yet."""
+
+    def begins(self, now: float) -> bool:
+        """Whether it has started so lately that its leader may not be connected yet."""
+        return now - self.started_at < BEGINS_WITHIN_S
 
 
 @dataclass(frozen=True)

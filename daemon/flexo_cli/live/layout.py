@@ -7,6 +7,7 @@ rows that the others leave.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -144,9 +145,12 @@ def _jobs_line(reply: admin_pb2.ListJobsReply) -> str:
     """How many jobs there are, and their workers. They fit 80
     characters, unless one job resizes and another has no leader."""
     jobs = reply.jobs
-    leaderless = sum(not job.attached for job in jobs)
-    resizing = sum(job_words.shown_state(job) is job_words.ShownState.RESIZING for job in jobs)
-    counts = {"resizing": resizing, "pending": len(reply.waiting), "without leader": leaderless}
+    states = Counter(map(job_words.shown_state, jobs))
+    counts = {
+        "resizing": states[job_words.ShownState.RESIZING],
+        "pending": len(reply.waiting),
+        "without leader": states[job_words.ShownState.NO_LEADER],
+    }
     workers = sum(job.workers for job in jobs)
     granted = sum(job.granted for job in jobs)
     most = sum(min(job.max, job.wanted or job.max) for job in jobs)
