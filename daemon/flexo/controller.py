@@ -47,18 +47,20 @@ from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
+from flexo.control.reasons import Reasons
 from flexo.control.recent_errors import RecentErrors
 from flexo.control.residency import ResidencyEstimator
 from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
 from flexo.control.scale_overrides import BadScale, ScaleOverrides
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.shared_gpus import SharedGpus
+from flexo.control.silence import SilentJobs
 from flexo.control.slow_gpus import SlowGpus, nodes_of
 from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
 from flexo.control.time_limits import TimeLimits
 from flexo.control.unreadable import UnreadableJobs
-from flexo.control.views import ControllerStatus, JobView, LoansView, UnknownJob, View
+from flexo.control.views import ControllerStatus, JobView, LoansView, Unheeded, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
@@ -187,6 +189,7 @@ class Controller:
         self._ended_before = 0
         """The number of jobs that had ended by `decided_at`."""
         self._unreadable = UnreadableJobs()
+        self._reasons = Reasons()
         self._job_owners = JobOwners(event_store)
         self._told = ""
         """The error or condition that was last recorded, if it is not over."""
@@ -200,7 +203,7 @@ class Controller:
         self._view = View(loans=self._loans_view)
         self._trouble = ""
         self._next: Settings | None = None
-        self._unheeded = ""
+        self._unheeded = Unheeded()
 
     def _begin(self, settings: Settings) -> None:
         """Forget all temporary state, and use `settings` from now on.
@@ -220,6 +223,7 @@ class Controller:
         )
         self._residency = ResidencyEstimator()
         self._seen_speeds = SeenSpeeds()
+        self._silent = SilentJobs()
         self._poll_interval = PollInterval(controller)
         self._slow_gpus = SlowGpus(self._event_store, controller.slow_gpu_s, self._clock())
         self._time_limits = TimeLimits(
@@ -284,11 +288,14 @@ class Controller:
         now = self._clock()
         with self._lock:
             view, traits = self._view, self._traits
-            trouble = (self._trouble, self._unheeded)
+            trouble, unheeded = self._trouble, self._unheeded
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         lending = view.loans.reading.trouble if view.loans else ""
-        shown = self._recent_errors.recent(now), self._event_store.trouble
+        troubles = (
+            *(trouble, unheeded.refused, self._unreadable.trouble, self._signer.trouble, lending),
+            *(self._recent_errors.recent(now), self._event_store.trouble),
+        )
         return ControllerStatus(
             started_at=self._started_at,
             cluster=traits.name if traits else "",
@@ -299,9 +306,7 @@ class Controller:
             interval_s=self.interval_s,
             last_cycle_at=state.at if state else 0.0,
             read_cost_s=state.read_cost_s if state else 0.0,
-            trouble="; ".join(
-                filter(None, (*trouble, self._unreadable.trouble, self._signer.trouble, lending, *shown))
-            ),
+            troubles=tuple(filter(None, troubles)),
             nodes=len(nodes),
             gpus=total(node.gpus for node in nodes),
             gpus_idle=total(node.gpus_idle for node in nodes),
@@ -313,6 +318,7 @@ class Controller:
             aggregation=view.aggregation,
             unknown_satellites=len(view.unknown),
             satellite_partitions=self._satellite_partitions(),
+            needs_restart=unheeded.needs_restart,
         )
 
     def _satellite_partitions(self) -> tuple[str, ...]:
@@ -387,12 +393,11 @@ class Controller:
         """
         return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes), by)
 
-    def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
+    def reconfigure(self, settings: Settings, news: str, unheeded: Unheeded) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
         before.
 
-        `news`: the result of reading the configuration, for the event store. `unheeded`: the settings that
-        need a restart, for the status; "": none.
+        `news`: the result of reading the configuration, for the event store. `unheeded`: for the status.
         """
         with self._lock:
             self._next, self._unheeded = settings, unheeded
@@ -577,7 +582,7 @@ class Controller:
         if not dry_run:
             cluster.allocate(plan.allocations, plan.drops)
             self._decide(state)
-        if self._event_store.keeps:
+        if self._keeps:
             self._record(tuple(events.of_allocations(plan, state, "would be " if dry_run else "is ")))
 
     # For a cluster that starts jobs by itself, where jobs grow by satellites.
@@ -619,11 +624,13 @@ class Controller:
             *self._suspended.notes(reconciled.jobs, state.at, traits.resume_command),
             *without_reasons_of(plan.notes, reconciled.jobs),
         )
+        reasons = self._reasons.look(state, decided.views, notes, self._record) if self._keeps else {}
         with self._lock:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
                 unknown=reconciled.unknown,
                 aggregation=None if self._aggregation is None else self._aggregation.view,
+                reason_events=reasons,
             )
         self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")
         self._keep_grants()
@@ -670,7 +677,7 @@ class Controller:
         except Exception as error:
             jobs = self._in_book(reconciled.jobs)
             nothing = Plan()
-            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {}, {})
+            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {}, {}, {})
             return _Decided(jobs, views, nothing, error=error)
 
     def _decide_what(
@@ -683,6 +690,7 @@ class Controller:
         self._take_slow_gpus(reconciled, state.at)
         self._residency.see(reconciled.jobs, state.at, self._grant_ledger.given_back)
         self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
+        silent = self._silent.see(reports, {job.key for job in reconciled.jobs}, state.at)
         self._batch_trials.see(reconciled.jobs, reports, state.at)
         self._event_store.add_running_times(self._history.see(state.jobs, state.at))
         analyzed = self._analyzed(reconciled.jobs)
@@ -697,13 +705,13 @@ class Controller:
         order = self._order(snapshot)
         told = (
             *self._carry_out(plan, reconciled, state.at),
-            *self._starvation_guard.give_up(plan.set_aside, self._patience_s(traits), state.at),
+            *self._starvation_guard.give_up(_keys(plan.set_aside, state), self._patience_s(traits), state.at),
         )
         acts = bool(plan.actions) and not self._settings.controller.dry_run
         if acts:
             self._decide(state)
         jobs = self._in_book(reconciled.jobs) if acts else reconciled.jobs
-        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known, analyzed)
+        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known, analyzed, silent)
         return _Decided(jobs, views, plan, order, told)
 
     def _take_from_suspended(self, state: ClusterState, reconciled: ReconciledState) -> ReconciledState:
@@ -910,16 +918,27 @@ class Controller:
                 speeds = node_speeds(job, types, gpus)
                 self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0), speeds))
 
-    def _record(self, happened: tuple[Event, ...], facts: str = "") -> None:
-        if not self._event_store.keeps:
-            return
+    @property
+    def _keeps(self) -> bool:
+        return self._event_store.keeps
+
+    def _record(self, happened: tuple[Event, ...], facts: str = "") -> Sequence[int]:
+        """Count, log and write events. Returns the numbers of their entries, if they could be written."""
+        if not self._keeps:
+            return ()
         self._watch.happened(happened)
         known = {node.name for node in self._view.state.nodes} if happened and self._view.state else set()
         for event in happened:
             log = _log.debug if event.kind == ROUTINE else _log.info
             nodes = sorted(names_in(event.text) & known)
             log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
-        self._event_store.record(self._clock(), happened, facts)
+        return self._event_store.record(self._clock(), happened, facts)
+
+
+def _keys(job_ids: Iterable[int], state: ClusterState) -> list[JobKey]:
+    """The keys of jobs in the queue."""
+    wanted = frozenset(job_ids)
+    return [job.key for job in state.jobs if job.job_id in wanted]
 
 
 def without_tags(state: ClusterState, unknown: tuple[QueuedJob, ...]) -> ClusterState:

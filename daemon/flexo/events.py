@@ -21,7 +21,7 @@ KINDS: Final = {
     "end": "a job has ended: how, when, and what it had",
     ROUTINE: "the time limit of a satellite is extended",
     "cancel": "a satellite is cancelled whose job is gone, or a job that only says that it is one",
-    "wait": "a pending job is kept free for no longer",
+    "wait": "a job waits, or has no more workers, for this reason; or nothing is kept for a pending job",
     "scale": "a job is capped, or scaled out or in by hand",
     "profile": "a profile has ended",
     "checkpoint": "a checkpoint was written that somebody asked for",

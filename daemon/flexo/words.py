@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -34,6 +35,11 @@ def duration(seconds: float) -> str:
     value, unit = in_units(seconds)
     digits = 1 if unit in ("h", "d") else 0
     return f"{value:.{digits}f}".removesuffix(".0") + f" {unit}"
+
+
+def needs_restart(settings: Sequence[str]) -> str:
+    """``needs a restart of flexod: [service] address``; "": no setting does."""
+    return f"needs a restart of flexod: {', '.join(settings)}" if settings else ""
 
 
 def in_units(seconds: float) -> tuple[float, str]:

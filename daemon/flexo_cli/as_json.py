@@ -105,11 +105,15 @@ def _aggregation_as_json(use: admin_pb2.JobAggregation) -> dict[str, Json]:
     }
 
 
+_LISTS = ("satellite_partitions", "troubles", "needs_restart")
+"""The fields of a status that are lists of texts."""
+
+
 def status_as_json(
     reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
 ) -> dict[str, Json]:
     """The whole of `flexo status`. `beside`: the answers of all flexods, if there are several."""
-    nested = ("slow_gpus", "lending", "availability", "pool", "privacy", "satellite_partitions")
+    nested = ("slow_gpus", "lending", "availability", "pool", "privacy", *_LISTS)
     plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
         {
@@ -126,14 +130,14 @@ def status_as_json(
     availability = flexods.as_json(reply.availability, beside) if reply.HasField("availability") else None
     pool = _pool_as_json(reply.pool) if reply.HasField("pool") else None
     nested_views: dict[str, Json] = {"lending": lending, "availability": availability, "pool": pool}
-    partitions: list[Json] = list(reply.satellite_partitions)
+    lists: dict[str, Json] = {name: list(getattr(reply, name)) for name in _LISTS}
     privacy = _privacy_as_json(reply.privacy)
     return {
         **plain,
         "slow_gpus": slow,
         **nested_views,
         "privacy": privacy,
-        "satellite_partitions": partitions,
+        **lists,
     }
 
 

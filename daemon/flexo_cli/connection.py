@@ -60,6 +60,25 @@ _Reply = TypeVar("_Reply")
 class Unreachable(Exception):
     """No flexod answers; the message names the address, its source, and how to set it."""
 
+    @property
+    def details(self) -> str:
+        """The message, for a sentence that says already that flexod does not answer."""
+        return str(self)
+
+
+class NoAnswer(Unreachable):
+    """flexod does not answer."""
+
+    def __init__(self, details: str) -> None:
+        """`details`: where, and why."""
+        super().__init__(f"flexod does not answer {details}")
+        self._details = details
+
+    @property
+    def details(self) -> str:
+        """Where, and why."""
+        return self._details
+
 
 class Refusal(Exception):
     """flexod refused; the message is flexod's own."""
@@ -268,9 +287,7 @@ class Daemon:
                 self._active = self._active if len(self._targets) == 1 else None
                 remedy = f"; {_ANOTHER}" if len(self._targets) == 1 else ""  # of several it is said once
                 why = tls.what_is_wrong(self._target) or f"{_reason(code, details)}{remedy}"
-                raise Unreachable(
-                    f"flexod does not answer at {self._target} (from {self._source}): {why}"
-                ) from error
+                raise NoAnswer(f"at {self._target} (from {self._source}): {why}") from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unreachable(
                     f"what answers at {self._target} (from {self._source}) is not this flexod"

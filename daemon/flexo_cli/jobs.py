@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flexo_cli.as_json import job_as_json, waiting_as_json
+from flexo_cli.caller import own_name
 from flexo_cli.connection import Daemon, Refusal, find_address
 from flexo_cli.job_table import Column, UnknownColumn, columns_of, print_jobs
 from flexo_cli.job_words import ShownState, shown_state
@@ -63,7 +62,7 @@ def jobs(
     one job, flexo why; for flexod itself, flexo status.
     """
     shown, states = _columns(columns), _states(state)
-    users = frozenset({*_listed(user), *([_own_name()] if me else [])})
+    users = frozenset({*_listed(user), *([own_name()] if me else [])})
     reply = Daemon(find_address(daemon)).jobs()
     accounts, partitions = frozenset(_listed(account)), frozenset(_listed(partition))
     conditions = _Conditions(frozenset(job or ()), users, states, accounts, partitions)
@@ -130,11 +129,3 @@ def _states(names: str) -> frozenset[ShownState]:
 
 def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _own_name() -> str:
-    """The caller's user name; its uid if it has none, as Slurm prints it."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

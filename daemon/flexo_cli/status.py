@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flexo_cli import flexods, job_words, loans
 from flexo_cli.as_json import status_as_json
+from flexo_cli.caller import restart_notice
 from flexo_cli.connection import Daemon, find_address
 from flexo_cli.options import DaemonOption, JsonOption
 from flexo_cli.output import ago, print_json, print_pairs
@@ -35,5 +36,6 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             *job_words.unknown_satellites(reply),
             *job_words.hidden(reply.privacy),
             ("trouble", reply.trouble or "none"),
+            *((("restart", notice),) if (notice := restart_notice(reply)) else ()),
         ]
     )

@@ -58,8 +58,9 @@ class NoEventStore:
     keeps: Final = False
     trouble: Final = ""
 
-    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> tuple[int, ...]:
         """Do nothing."""
+        return ()
 
     def unended(self, since: float) -> tuple[JobKey, ...]:
         """No jobs."""

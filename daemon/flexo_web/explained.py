@@ -22,16 +22,26 @@ _REASONS: Final[Mapping[str, tuple[str, ...]]] = {
     "before its next resize": _RESIZED,
     "its last grant came to nothing": (_GAVE_BACK, _LOST),
     "failed it and is tried again": (_GAVE_BACK, _LOST),
+    "all that it can use": _RESIZED,
 }
-"""flexod's words for a reason that lies in the past, and the kinds of events that may have it."""
+"""flexod's words for a reason that is a decision of its own, and the kinds of events that may have it.
+
+Of other reasons flexod names the event."""
+_TROUBLES: Final = ("trouble", "daemon")
+"""The kinds of events that say what is wrong with flexod, or with its configuration."""
 _MOST_EVENTS: Final = 1000
 _NUMBER: Final = re.compile(r"\b\d+\b")
 
 
-def ask_reasons(daemon: Daemon, _: str) -> admin_pb2.ListEventsReply:
-    """The newest events that may explain something of a job. Raises Unreachable and Refusal."""
-    kinds = (*_RESIZED, _SCALED, _ORDERED)
-    return daemon.events(admin_pb2.ListEventsRequest(kinds=kinds, limit=_MOST_EVENTS))
+def ask_reasons(daemon: Daemon, _: str) -> tuple[admin_pb2.Event, ...]:
+    """The newest events that may explain something. Raises Unreachable and Refusal.
+
+    Resizes are asked for by themselves, so that they leave room for what happens seldom and counts for long.
+    """
+    kinds = (_RESIZED, (_SCALED, _ORDERED, *_TROUBLES))
+    replies = [daemon.events(admin_pb2.ListEventsRequest(kinds=each, limit=_MOST_EVENTS)) for each in kinds]
+    events = (event for reply in replies for event in reply.events)
+    return tuple(sorted(events, key=lambda event: -event.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,11 @@ class Explained:
         self._resized: dict[tuple[int, int], int] = {}
         self._newest: dict[tuple[int, int, str], int] = {}
         self._ordered: dict[int, int] = {}
+        self._troubles: list[tuple[int, str]] = []
         for event in events:
             run = event.job_id, event.restart_count
+            if event.kind in _TROUBLES:
+                self._troubles.append((event.number, event.text))
             if event.kind == _ORDERED:
                 named = {int(number) for number in _NUMBER.findall(event.text.rpartition(":")[2])}
                 for job_id in named if not event.job_id else (event.job_id,):
@@ -69,10 +82,21 @@ class Explained:
         """The number of the event that gave the pending job its priority; 0: none is known."""
         return self._ordered.get(job_id, 0)
 
-    def because(self, text: str, job_id: int, restart: int) -> Because:
-        """The reason `text` of this run of the job, with its event: that of the first cause that it names."""
+    def because(self, text: str, job_id: int, restart: int, otherwise: int = 0) -> Because:
+        """The reason `text` of this run of the job, with its event: that of the first cause that it names.
+
+        `otherwise`: the event that flexod names for the job's reason; 0: none.
+        """
         named = [(text.find(words), kinds) for words, kinds in _REASONS.items() if words in text]
-        if not named:
-            return Because(text, 0)
-        _, kinds = min(named)
-        return Because(text, max(self._newest.get((job_id, restart, kind), 0) for kind in kinds))
+        kinds = min(named)[1] if named else ()
+        found = max((self._newest.get((job_id, restart, kind), 0) for kind in kinds), default=0)
+        return Because(text, found or otherwise)
+
+    def of_job(self, job: admin_pb2.ElasticJob) -> Because:
+        """Why a running job has no more workers."""
+        return self.because("; ".join(job.reasons), job.job_id, job.restart_count, job.reason_event)
+
+    def trouble(self, text: str) -> Because:
+        """What is wrong with flexod, with the newest event that says it."""
+        said = (number for number, told in self._troubles if text in told)
+        return Because(text, next(said, 0) if text else 0)

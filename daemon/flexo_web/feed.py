@@ -30,12 +30,8 @@ class Away:
     """flexod does not answer. Times are seconds since the epoch."""
 
     since_at: float
-    why: str
-
-    @property
-    def details(self) -> str:
-        """The reason, for a sentence that says already that flexod does not answer."""
-        return self.why.removeprefix("flexod does not answer").strip()
+    details: str
+    """Where, and why, for a sentence that says already that flexod does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,8 @@ class Feed:
             return Snapshot(number, await self._client.call(lambda daemon: take(daemon, at)))
         except Exception as error:  # whatever it is, viewers must see it, and the next attempt follows
             since = self.now.away.since_at if self.now.away else at
-            return Snapshot(number, self.now.picture, Away(since, str(error) or repr(error)))
+            details = error.details if isinstance(error, Unreachable) else str(error) or repr(error)
+            return Snapshot(number, self.now.picture, Away(since, details))
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._watched_s)

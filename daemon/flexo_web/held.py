@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from flexo.words import duration
 from flexo_cli import job_words
 from flexo_cli.job_words import ShownState
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Explained
 from flexo_web.sizes import LEAVING
 
 _WARMING: Final = "warming"
@@ -25,6 +27,7 @@ class Held(enum.StrEnum):
     STARTING = "the job starts, and does not train yet"
     WARMING = "a satellite starts, and does not train yet"
     LEAVING = "a satellite is leaving"
+    SILENT = "no batch for long"
 
 
 _OF_STATE: Final = {
@@ -46,12 +49,23 @@ class HeldGpus:
     name: str
     """The job's id: ``17``, or ``17.r1`` after a restart."""
     reason: Held
+    text: str
+    """The reason, with how long it lasts if that is known."""
+    event: int
+    """The number of the event that says why; 0: none is known."""
 
 
-def held_gpus(jobs: Iterable[admin_pb2.ElasticJob]) -> tuple[HeldGpus, ...]:
-    """The GPUs that `jobs` hold and do not use; the most first."""
+def held_gpus(jobs: Iterable[admin_pb2.ElasticJob], explained: Explained, now: float) -> tuple[HeldGpus, ...]:
+    """The GPUs that `jobs` hold and do not use at `now`, or may not use; the most first."""
     found = [
-        HeldGpus(gpus, job.job_id, job_words.job_name(job), reason)
+        HeldGpus(
+            gpus,
+            job.job_id,
+            job_words.job_name(job),
+            reason,
+            _text(reason, job, now),
+            _event(reason, job, explained),
+        )
         for job in jobs
         for reason, workers in _unused(job).items()
         if (gpus := workers * job_words.gpus_per_worker(job))
@@ -59,10 +73,23 @@ def held_gpus(jobs: Iterable[admin_pb2.ElasticJob]) -> tuple[HeldGpus, ...]:
     return tuple(sorted(found, key=lambda held: (-held.gpus, held.job_id, held.reason)))
 
 
+def _text(reason: Held, job: admin_pb2.ElasticJob, now: float) -> str:
+    if reason is not Held.SILENT:
+        return reason.value
+    silent = duration(max(0.0, now - job.silent_since_at))
+    return f"no batch for {silent}: the job may evaluate, or be stuck"
+
+
+def _event(reason: Held, job: admin_pb2.ElasticJob, explained: Explained) -> int:
+    if reason in (Held.WARMING, Held.LEAVING):
+        return explained.size(job.job_id, job.restart_count)
+    return 0 if reason is Held.SILENT else job.reason_event
+
+
 def _unused(job: admin_pb2.ElasticJob) -> Counter[Held]:
     """The workers by the reason for which they do not train."""
     unused = Counter[Held]()
-    whole = _OF_STATE.get(job_words.shown_state(job))
+    whole = _OF_STATE.get(job_words.shown_state(job), Held.SILENT if job.silent_since_at else None)
     if whole is not None:
         base = job.granted - sum(grant.workers for grant in job.grants if grant.state != LEAVING)
         unused[whole] += max(0, base)

@@ -12,6 +12,7 @@ from typing import Final
 from flexo.words import names_in
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
+from flexo_web.explained import Explained
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86_400.0
@@ -49,6 +50,8 @@ class IdleGpus:
     """flexod's sentence; "": there is none besides the reason."""
     job_id: int
     """The job that the sentence is about; 0: none."""
+    event: int = 0
+    """The number of the event that says why this job has no more; 0: none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,9 @@ class _Idle:
     job_id: int
 
 
-def idle_gpus(picture: Picture) -> tuple[IdleGpus, ...]:
+def idle_gpus(picture: Picture, explained: Explained) -> tuple[IdleGpus, ...]:
     """All idle GPUs with their reasons; the reason with the most GPUs comes first."""
+    events = {job.job_id: explained.of_job(job).event for job in picture.jobs.jobs}
     groups: defaultdict[tuple[str, Reason, str, int], list[_Idle]] = defaultdict(list)
     for idle in _idle(picture):
         groups[idle.gpu_type, idle.reason, idle.text, idle.job_id].append(idle)
@@ -77,6 +81,7 @@ def idle_gpus(picture: Picture) -> tuple[IdleGpus, ...]:
             reason=reason,
             text=text,
             job_id=job_id,
+            event=events.get(job_id, 0),
         )
         for (gpu_type, reason, text, job_id), group in groups.items()
     ]

@@ -105,7 +105,10 @@ def job_page(
         row=row,
         waiting=waiting_of(waits, found) if waits else None,
         headline=privacy.text(reply.headline),
-        why=tuple(found.because(privacy.text(sentence), job_id, restart) for sentence in reply.sentences),
+        why=tuple(
+            found.because(privacy.text(sentence), job_id, restart, _event_of(sentence, job, waits))
+            for sentence in reply.sentences
+        ),
         hours=_hours(job, reply, events, now - now % _MINUTE_S),
         ended_at=reply.end.ended_at,
         chart=chart,
@@ -114,6 +117,13 @@ def job_page(
         happenings=told,
         speeds=tuple(job.scaling) if job else (),
     )
+
+
+def _event_of(sentence: str, job: admin_pb2.ElasticJob | None, waits: admin_pb2.WaitingJob | None) -> int:
+    """The number of the event that flexod names for this sentence of an explanation; 0: it names none."""
+    if job and sentence in job.reasons:
+        return job.reason_event
+    return waits.reason_event if waits and f"{waits.waits_for} ({waits.reason})" in sentence else 0
 
 
 def _restart(job: admin_pb2.ElasticJob | None, reply: admin_pb2.ExplainJobReply | None) -> int:

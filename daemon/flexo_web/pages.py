@@ -62,7 +62,7 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     status, picture = whole.status, privacy.picture() or whole
     strips = strips_of(whole, privacy)
     jobs = sorted(picture.jobs.jobs, key=_interest)
-    held = held_gpus(jobs)
+    held = held_gpus(jobs, explained, whole.at)
     software = f"{status.software or 'Slurm'} {status.slurm_version}"
     return Now(
         software=f"{status.cluster}, {software}" if status.cluster else "not known yet",
@@ -75,7 +75,7 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
         jobs=tuple(row_of(job, explained) for job in jobs[:MOST_ROWS]),
         jobs_left_out=max(0, len(jobs) - MOST_ROWS),
         waiting=len(picture.jobs.waiting),
-        idle=privacy.idle(idle_gpus(whole)),
+        idle=privacy.idle(idle_gpus(whole, explained)),
         held=held[:MOST_ROWS],
         held_left_out=max(0, len(held) - MOST_ROWS),
         measured=any(job.shared_gpus for job in picture.jobs.jobs),

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+from flexo.words import needs_restart
+from flexo_cli.caller import sees_all
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.idle import IdleGpus
@@ -19,14 +21,11 @@ from flexo_web.tokens import Viewer
 NOT_A_READER: Final = (
     "the cluster hides jobs, also from the account of flexo-web: add it to [service] readers in flexo.toml"
 )
-_ROOT: Final = 0
 _WHOSE: Final = re.compile(r"(job \d+) \((pending, )?[^()]*\)")
 """A job with its user, as flexod's sentences name a pending job for which nodes are kept."""
 _JOB_NUMBER: Final = re.compile(r"\bjob \d+(_\d+)?")
 _ORDER: Final = "order"
 """The kind of events that list pending jobs, by their numbers."""
-_RESTART: Final = re.compile(r"needs a restart of flexod: \[\w+\] \w+(, \[\w+\] \w+)*(; )?")
-"""Settings that need a restart, as flexod names them beside what else is wrong."""
 _A_JOB: Final = re.compile(r"\b(?:jobs?|satellite|base|bases) \d")
 
 
@@ -37,12 +36,11 @@ class Privacy:
         self._whole = picture
         self._user = viewer.name
         hidden = picture.status.privacy if picture else admin_pb2.Privacy(jobs=True)
-        sees_all = viewer.uid == _ROOT or viewer.name in hidden.readers
-        self.sees_all = sees_all
+        self.sees_all = everything = sees_all(hidden, viewer.uid, viewer.name)
         """Whether the viewer is root, or flexod names the viewer as one who sees everything."""
-        self.hides = hidden.jobs and not sees_all
+        self.hides = hidden.jobs and not everything
         """Whether others' jobs are hidden from the viewer. Without a picture nobody knows, so they are."""
-        self.hides_nodes = hidden.nodes and not sees_all
+        self.hides_nodes = hidden.nodes and not everything
         """Whether nodes are hidden from the viewer."""
         self.is_untold = hidden.restricted
         """Whether flexo-web is not told all jobs and nodes: what the viewer may see may be missing."""
@@ -92,7 +90,7 @@ class Privacy:
         return tuple(
             replace(group, text=self.text(group.text))
             if group.job_id in self._own
-            else replace(group, text=self._of_node(group), job_id=0)
+            else replace(group, text=self._of_node(group), job_id=0, event=0)
             for group in groups
         )
 
@@ -100,10 +98,14 @@ class Privacy:
         """`text` without the numbers of jobs, such as why a node is unusable."""
         return _JOB_NUMBER.sub("a job", text) if self.hides else text
 
-    def trouble(self, text: str) -> str:
+    def troubles(self) -> tuple[str, ...]:
         """What is wrong with flexod. Settings that need a restart are for those who see everything."""
-        shown = text if self.sees_all else _RESTART.sub("", text).removesuffix("; ")
-        return self.without_jobs(shown)
+        if self._whole is None:
+            return ()
+        status = self._whole.status
+        each = status.troubles or (status.trouble,)  # an older flexod says all in one sentence
+        restart = needs_restart(status.needs_restart) if self.sees_all else ""
+        return tuple(filter(None, (*map(self.without_jobs, each), restart)))
 
     def _of_node(self, group: IdleGpus) -> str:
         return "" if group.job_id else self.without_jobs(group.text)

@@ -72,7 +72,7 @@ class WaitingRow:
     partition: str
     range: str
     least: int
-    reason: str
+    reason: Because
     """What it waits for, with the cluster's own word for that."""
     place: int
     """In the policy's order, or by the cluster's priorities, from 1; 0: it waits for something else."""
@@ -127,7 +127,7 @@ def row_of(job: admin_pb2.ElasticJob, explained: Explained) -> JobRow:
         done=f"{job.progress:.0%}" if job.progress else "",
         left=job_words.left(job),
         resized=explained.size(job.job_id, job.restart_count),
-        reason=explained.because("; ".join(job.reasons), job.job_id, job.restart_count),
+        reason=explained.of_job(job),
         where=job_words.nodes(job),
     )
 
@@ -142,7 +142,7 @@ def waiting_of(job: admin_pb2.WaitingJob, explained: Explained) -> WaitingRow:
         partition=job.partition,
         range=f"{job.min}-{job.max}",
         least=job.min,
-        reason=f"{job.waits_for} ({job.reason})" if job.waits_for else job.reason,
+        reason=Because(f"{job.waits_for} ({job.reason})" if job.waits_for else job.reason, job.reason_event),
         place=job.place,
         ordered=explained.place(job.job_id) if job.place else 0,
         submitted_at=job.submitted_at,

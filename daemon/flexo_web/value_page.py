@@ -11,6 +11,7 @@ from typing import Final
 
 from flexo_cli.live.picture import Picture
 from flexo_cli.output import printable
+from flexo_web.explained import Explained
 from flexo_web.harvest import DAYS, Harvest, Harvested, Key, Owner, owners_of
 from flexo_web.idle import IdleGpus, IdleLedger, Reason, idle_gpus
 from flexo_web.privacy import Privacy
@@ -48,7 +49,9 @@ class Value:
     gpus_idle_now: int
 
 
-def value_page(picture: Picture, harvest: Harvest, ledger: IdleLedger, privacy: Privacy) -> Value:
+def value_page(
+    picture: Picture, harvest: Harvest, ledger: IdleLedger, privacy: Privacy, explained: Explained
+) -> Value:
     """The page as of `picture`; to the minute, so that it seldom changes."""
     now = picture.at - picture.at % _MINUTE_S
     rows = harvest.by_account(_owner_of(picture, harvest, privacy), now, privacy.viewer)
@@ -73,7 +76,7 @@ def value_page(picture: Picture, harvest: Harvest, ledger: IdleLedger, privacy: 
             IdleSum(reason, round(hours, 1))
             for reason, hours in sorted(sums.items(), key=lambda pair: -pair[1])
         ),
-        idle_now=privacy.idle(idle_gpus(picture)),
+        idle_now=privacy.idle(idle_gpus(picture, explained)),
         gpus_idle_now=picture.status.gpus_idle,
     )
 

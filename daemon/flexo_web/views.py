@@ -134,7 +134,7 @@ class Views:
             client, lambda daemon, job_id: daemon.explain(job_id)
         )
         self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
-        self._reasons: Answers[str, admin_pb2.ListEventsReply] = Answers(client, ask_reasons, _HISTORY_S)
+        self._reasons: Answers[str, tuple[admin_pb2.Event, ...]] = Answers(client, ask_reasons, _HISTORY_S)
         self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
         self._harvest = harvest
         self._ledger = ledger
@@ -213,7 +213,7 @@ class Views:
         picture = snapshot.picture
         page = None if picture is None else await self._makers[address](picture, privacy, viewer)
         template = _TEMPLATES[address]
-        return Content(self._banners(snapshot, privacy), self._main(template, page, viewer.name))
+        return Content(await self._banners(snapshot, privacy), self._main(template, page, viewer.name))
 
     async def _now(self, picture: Picture, privacy: Privacy, _: Viewer) -> Now:
         return now_page(picture, privacy, await self._explained(privacy))
@@ -223,8 +223,8 @@ class Views:
 
     async def _explained(self, privacy: Privacy) -> Explained:
         """The events that explain something of jobs. Without flexod's answer: none."""
-        reply = (await self._reasons.of("")).reply
-        return Explained(event for event in (reply.events if reply else ()) if privacy.of_event(event))
+        events = (await self._reasons.of("")).reply or ()
+        return Explained(event for event in events if privacy.of_event(event))
 
     async def _loan_page(self, picture: Picture, privacy: Privacy, _: Viewer) -> Loans:
         history = await self._loans.of("")
@@ -236,7 +236,8 @@ class Views:
 
     async def _value(self, picture: Picture, privacy: Privacy, _: Viewer) -> Value:
         self._harvest.look()
-        return value_page(picture, self._harvest, self._ledger, privacy)
+        explained = await self._explained(privacy)
+        return value_page(picture, self._harvest, self._ledger, privacy, explained)
 
     async def _job(
         self, address: Address, snapshot: Snapshot, privacy: Privacy, viewer: Viewer, form_token: str
@@ -250,26 +251,25 @@ class Views:
             said=self._steering.said(viewer, address.job_id),
             form_token=form_token,
         )
-        return Content(self._banners(snapshot, privacy), Markup(main), found=not page.unknown)
+        return Content(await self._banners(snapshot, privacy), Markup(main), found=not page.unknown)
 
     async def _event(self, address: Address, snapshot: Snapshot, privacy: Privacy) -> Content:
         answer = await self._events.of(address.event)
         page = event_page(address.event, answer.reply, answer.refusal, privacy)
         return Content(
-            self._banners(snapshot, privacy), self._main("event.html", page, ""), found=not page.unknown
+            await self._banners(snapshot, privacy), self._main("event.html", page, ""), found=not page.unknown
         )
 
     def _main(self, template: str, page: _Page, user: str) -> Markup:
         return Markup(self._templates.get_template(template).render(page=page, user=user))
 
-    def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
-        picture = snapshot.picture
-        reported = privacy.trouble(picture.status.trouble) if picture else ""
-        trouble = (reported, NOT_A_READER if privacy.is_untold else "")
+    async def _banners(self, snapshot: Snapshot, privacy: Privacy) -> Markup:
+        reported = (*privacy.troubles(), *((NOT_A_READER,) if privacy.is_untold else ()))
+        explained = await self._explained(privacy) if reported else Explained()
         return Markup(
             self._templates.get_template("banners.html").render(
                 away=snapshot.away,
-                known=picture is not None,
-                trouble="; ".join(filter(None, trouble)),
+                known=snapshot.picture is not None,
+                troubles=[explained.trouble(text) for text in reported],
             )
         )

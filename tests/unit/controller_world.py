@@ -379,7 +379,9 @@ class World:
                 assert self.cluster.held(node) <= gpus
 
     def kinds(self, job_id: int | None = 1) -> list[str]:
-        return [event.kind for event in reversed(self.event_store.events(job_id, 1000))]
+        """The kinds of events, without the reasons why jobs wait or have no more."""
+        events = reversed(self.event_store.events(job_id, 1000))
+        return [event.kind for event in events if event.kind != "wait"]
 
     def last(self, kind: str) -> str:
         return next(event.text for event in self.event_store.events(None, 1000) if event.kind == kind)

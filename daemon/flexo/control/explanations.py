@@ -17,7 +17,7 @@ from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair
-from flexo.words import BEGINS_WITHIN_S, duration, workers
+from flexo.words import duration, workers
 
 _BY: Final = {
     Source.PROGRESS: "going by its own progress",
@@ -83,7 +83,7 @@ def _brief_reason(shown: JobView, view: View) -> str:
     if job.suspended:
         return "suspended"
     if not shown.attached:
-        begins = view.state is not None and view.state.at - shown.started_at < BEGINS_WITHIN_S
+        begins = view.state is not None and shown.begins(view.state.at)
         return "it starts, and has not begun to train" if begins else "its leader is not connected"
     if job.pending_command:
         return f"{job.pending_command} is under way"
@@ -113,6 +113,9 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
         sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
         sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
         return (*sentences, *_on_loan(job, view))
+    if shown.silent_since and view.state is not None:
+        silent = duration(view.state.at - shown.silent_since)
+        sentences.append(f"it has committed no batch for {silent}: it may evaluate, or be stuck")
     sentences += _how_far(shown)
     if shown.batch:
         sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")

@@ -25,10 +25,12 @@ def job_views(
     reports: Mapping[JobKey, LeaderReport],
     scaling: Mapping[JobKey, tuple[ScalingPoint, ...]],
     analyzed: Mapping[JobKey, Speed],
+    silent: Mapping[JobKey, float],
 ) -> tuple[JobView, ...]:
     """The views of `jobs`, which are given as they are once `plan` is carried out.
 
-    `analyzed`: the speeds that the job scalability analyzer expects.
+    `analyzed`: the speeds that the job scalability analyzer expects. `silent`: since when silent jobs have
+    committed no batch.
     """
     known = {job.key: job for job in snapshot.training}
     bases = {job.key: job for job in state.jobs}
@@ -47,6 +49,7 @@ def job_views(
             name=base.name,
             partition=",".join(base.partitions),
             started_at=base.started_at or 0.0,
+            silent_since=silent.get(job.key, 0.0),
         )
         for job in jobs
     )

@@ -45,7 +45,8 @@ def not_more_than_start(
         if isinstance(action, Grow):
             if waiting[action.partition] >= most:
                 brief = f"{most} satellites wait already in {action.partition}"
-                notes.append(Note(action.job, _why_too_many(action, most, bounds.setting), brief))
+                why = _why_too_many(action, most, bounds.setting)
+                notes.append(Note(action.job, why, brief, cause=brief))
                 continue
             waiting[action.partition] += 1
         actions.append(action)
@@ -93,7 +94,7 @@ class StartupBarrier:
         if not held:
             return plan
         why, missing = "flexod has just begun", len(self._awaited)
-        notes = tuple(Note(action.job, _why_too_soon(action, missing), brief=why) for action in held)
+        notes = tuple(Note(action.job, _why_too_soon(action, missing), why, cause=why) for action in held)
         actions = tuple(action for action in plan.actions if action not in held)
         return replace(plan, actions=actions, notes=(*plan.notes, *notes))
 
@@ -110,7 +111,7 @@ class StarvationGuard:
     """Tracks how long resources are set aside for pending jobs, and passes over jobs that do not start."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+        self._since: dict[JobKey, float] = {}
         self._passed_until: dict[int, float] = {}
 
     def passed_over(self, now: float) -> frozenset[int]:
@@ -118,23 +119,23 @@ class StarvationGuard:
         self._passed_until = {job_id: until for job_id, until in self._passed_until.items() if until > now}
         return frozenset(self._passed_until)
 
-    def give_up(self, set_aside: Iterable[int], patience_s: float, now: float) -> list[Event]:
+    def give_up(self, set_aside: Iterable[JobKey], patience_s: float, now: float) -> list[Event]:
         """Pass over the jobs of `set_aside` that have not started within `patience_s`. Returns the events.
 
         A job that does not start although there is room waits for something that flexo does not know.
         """
-        self._since = {job_id: self._since.get(job_id, now) for job_id in set_aside}
-        late = [job_id for job_id, since in self._since.items() if now - since > patience_s]
-        self._passed_until.update((job_id, now + _PASS_OVER_S) for job_id in late)
+        self._since = {key: self._since.get(key, now) for key in set_aside}
+        late = [key for key, since in self._since.items() if now - since > patience_s]
+        self._passed_until.update((key.job_id, now + _PASS_OVER_S) for key in late)
         return [
             Event(
                 now,
                 "wait",
-                None,
-                f"pending job {job_id} did not start within {patience_s:.0f} s although there was room;"
+                key,
+                f"pending job {key.job_id} did not start within {patience_s:.0f} s although there was room;"
                 f" nothing is kept for it for {_PASS_OVER_S / 60:.0f} min",
             )
-            for job_id in late
+            for key in late
         ]
 
 

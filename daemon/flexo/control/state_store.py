@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from flexo.event_store.job_owners import JobOwner
@@ -27,8 +27,9 @@ class StateStore(Protocol):
         """The reason why the store cannot write entries at present; "" when it can."""
         ...
 
-    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
-        """Write the events of one cycle, and the facts of the snapshot behind them."""
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> Sequence[int]:
+        """Write the events of one cycle, and the facts of the snapshot behind them. Returns the numbers of
+        their entries; none if they cannot be written."""
         ...
 
     def unended(self, since: float) -> tuple[JobKey, ...]:

@@ -75,7 +75,7 @@ class SuspendedBases:
     def notes(self, jobs: Iterable[ElasticJob], now: float, resume_command: str = "") -> tuple[Note, ...]:
         """The notes on suspended jobs. `resume_command`: see ClusterTraits."""
         held = (job for job in jobs if job.key in self._since)
-        return tuple(Note(job.key, self._note(job, now, resume_command)) for job in held)
+        return tuple(Note(job.key, self._note(job, now, resume_command), cause="suspended") for job in held)
 
     def _is_over(self, key: JobKey, now: float) -> bool:
         since = self._since.get(key)

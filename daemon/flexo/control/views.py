@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,11 +16,29 @@ from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 from flexo.scalability.run_time import RunTimes
 from flexo.sharing.pairs import Pair, pairs_of
+from flexo.words import BEGINS_WITHIN_S, needs_restart
 from flexo_protos.resources import Amount, total
 
 
 class UnknownJob(Exception):
     """No elastic job of this number runs; the message says so for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheeded:
+    """What flexod does not go by of its configuration file."""
+
+    refused: str = ""
+    """Why nothing of the file is taken over; "": what can be is."""
+    needs_restart: tuple[str, ...] = ()
+    """Changed settings that need a restart, as ``[section] key``."""
+
+    def __bool__(self) -> bool:
+        return bool(self.refused or self.needs_restart)
+
+    def __str__(self) -> str:
+        """What flexod does not go by, in a sentence; "": nothing."""
+        return self.refused or needs_restart(self.needs_restart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +73,8 @@ class ControllerStatus:
     last_cycle_at: float
     """0: none has succeeded yet."""
     read_cost_s: float
-    trouble: str
-    """The errors and conditions at present; "" when all is well."""
+    troubles: tuple[str, ...]
+    """The errors and conditions at present; none when all is well."""
     nodes: int
     gpus: Amount
     gpus_idle: Amount
@@ -72,6 +91,13 @@ class ControllerStatus:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     satellite_partitions: tuple[str, ...] = ()
     """The partitions of satellites, with that of satellites on loan; empty: not known yet."""
+    needs_restart: tuple[str, ...] = ()
+    """See `Unheeded`."""
+
+    @property
+    def trouble(self) -> str:
+        """All of `troubles`, in one sentence."""
+        return "; ".join(self.troubles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +132,13 @@ class JobView:
     """The partition of its base."""
     started_at: float = 0.0
     """The start of its base, in seconds since the epoch; 0: not known."""
+    silent_since: float = 0.0
+    """Since when it has committed no batch, if that is long (silence.py); 0: it commits batches, or has
+    committed none yet."""
+
+    def begins(self, now: float) -> bool:
+        """Whether it has started so lately that its leader may not be connected yet."""
+        return now - self.started_at < BEGINS_WITHIN_S
 
 
 @dataclass(frozen=True)
@@ -124,6 +157,8 @@ class View:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     aggregation: AggregationView | None = None
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
+    reason_events: Mapping[JobKey, int] = field(default_factory=dict)
+    """By job, the number of the event that says why the job waits, or has no more workers."""
 
     def pooled(self, key: JobKey) -> PooledJobView | None:
         """The job of this key, if it has asked for pool Aggregators."""

@@ -95,12 +95,13 @@ class EventStore:
         """The reason why entries cannot be written at present; "" when they can."""
         return self._trouble
 
-    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
-        """Write the events of one cycle, and the facts of the snapshot behind them."""
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> Sequence[int]:
+        """Write the events of one cycle, and the facts of the snapshot behind them. Returns the numbers of
+        their entries; none if the disk refuses."""
         if not events:
-            return
+            return ()
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> Sequence[int]:
             if self._unwritten:
                 text = f"{self._unwritten} events before this one could not be written: {self._trouble}"
                 _insert(connection, (Event(at, "journal", None, text),), None)
@@ -108,16 +109,19 @@ class EventStore:
             if facts:
                 cursor = connection.execute("INSERT INTO snapshot (at, facts) VALUES (?, ?)", (at, facts))
                 snapshot_id = cursor.lastrowid
-            _insert(connection, events, snapshot_id)
+            numbers = _insert(connection, events, snapshot_id)
             self._prune(connection, at)
             make_room(connection, self._most_bytes, len(events))
+            return numbers
 
         with self._lock:
-            if self._guarded(write) is None:
+            written = self._guarded(write)
+            if written is None:
                 self._unwritten += len(events)
                 self.events_lost += len(events)
-            else:
-                self._unwritten = 0
+                return ()
+            self._unwritten = 0
+            return written[0]
 
     def set_cap(self, key: JobKey, cap: Cap | None) -> None:
         """Remember the owner's cap of a job (None: forget it), so that it outlives a restart."""
@@ -606,7 +610,10 @@ def _loan(node: str, since_at: float, why: str, state: str, called_back_at: floa
         return Loan(node, since_at, why, LoanState.RECLAIMING, called_back_at, deadline_at, unknown, *costs)
 
 
-def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:
+def _insert(
+    connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None
+) -> Sequence[int]:
+    """Write the events. Returns their numbers, which follow each other: nobody else writes meanwhile."""
     connection.executemany(
         "INSERT INTO event (at, kind, job_id, restart_count, text, snapshot_id) VALUES (?, ?, ?, ?, ?, ?)",
         [
@@ -621,6 +628,8 @@ def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_
             for event in events
         ],
     )
+    last: int = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
+    return range(last - len(events) + 1, last + 1)
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:

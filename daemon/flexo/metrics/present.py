@@ -100,7 +100,8 @@ def _daemon(status: ControllerStatus) -> Iterator[Metric]:
     )
     yield _gauge("flexo_cycle_interval_seconds", "From one turn of the loop to the next.", status.interval_s)
     yield _gauge("flexo_last_read_seconds", "What the last look at the cluster took.", status.read_cost_s)
-    yield _gauge("flexo_trouble", "1 while flexo status names a trouble.", bool(status.trouble))
+    wrong = bool(status.troubles or status.needs_restart)
+    yield _gauge("flexo_trouble", "1 while flexo status names a trouble, or what needs a restart.", wrong)
     yield _gauge("flexo_leaders_attached", "Leaders of jobs that are connected.", status.leaders)
     yield _gauge("flexo_slow_gpus", "Slow GPUs whose nodes get no satellites.", len(status.slow_gpus))
 
@@ -151,7 +152,7 @@ def _gpus(nodes: Sequence[Node], in_satellites: Amount) -> Mapping[str, float]:
 def _jobs(view: View) -> Iterator[Metric]:
     queue = view.state.jobs if view.state else ()
     pending = sum(job.elastic is not None and job.state is JobState.PENDING for job in queue)
-    states = Counter(map(_job_state, view.jobs))
+    states = Counter(_job_state(shown, view) for shown in view.jobs)
     yield _by(
         "flexo_jobs",
         "Elastic jobs, by what they do.",
@@ -210,16 +211,17 @@ def _guest_time(use: GpuUse) -> float:
     return use.opportunistic_share
 
 
-def _job_state(shown: JobView) -> str:
+def _job_state(shown: JobView, view: View) -> str:
+    """The state, as commands and pages show it (flexo_cli/job_words.py)."""
     job = shown.job
     if job.suspended:
         return "suspended"
-    if job.paused:
-        return "paused"
     if not shown.attached:
-        return "no leader"
+        return "starting" if view.state and shown.begins(view.state.at) else "no leader"
     if job.pending_command:
         return "errand"
+    if job.paused:
+        return "paused"
     if not job.scalable:
         return "starting"
     return "resizing" if any(grant.moving for grant in job.grants) else "training"

@@ -110,6 +110,9 @@ class Note:
     text: str
     brief: str = ""
     """The reason in a few words, for a headline. "": the note is no reason for the job's size."""
+    cause: str = ""
+    """What stays the same for as long as the reason stands, while durations and nodes in the text change.
+    "": the note is no reason, or the event of a decision has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

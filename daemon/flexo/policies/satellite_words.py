@@ -4,7 +4,7 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 
@@ -63,6 +63,8 @@ def no_more_satellites(max_satellites: int | None) -> str:
 
 
 def _why_unscalable(job: JobInPlan) -> str:
+    if not job.job.attached:
+        return "no leader of it is connected, so it cannot be resized"
     never_yet = "the script has not begun its training loop yet, so it cannot be resized"
     return job.job.unscalable_why or never_yet
 
@@ -92,6 +94,13 @@ class Why:
 
     brief: str
     more: str = ""
+    cause: str = ""
+    """See `Note`."""
+
+
+def _lasting(brief: str) -> Why:
+    """A reason whose words stay the same for as long as it stands."""
+    return Why(brief, cause=brief)
 
 
 class Words:
@@ -106,25 +115,31 @@ class Words:
         # Not all of them train while a satellite starts, which other texts say beside this one.
         granted = " granted" if any(grant.starting for grant in job.job.grants) else ""
         text = f"{job.before} of {job.job.ceiling} workers{granted}: {why.brief}{why.more}"
-        return Note(job.job.key, text, why.brief)
+        return Note(job.job.key, text, why.brief, why.cause)
 
     def _why(self, job: JobInPlan) -> Why:
         now = self._plan.now
         rests = job.steady and job.job.rest_until > now and job.before < job.job.ceiling
         if job.before >= job.target.workers and not rests:
             return self._why_no_more(job)
-        change = self._why_not_yet(job)
-        return Why(change) if change else self._no_room(job)
+        return self._why_not_yet(job) or self._no_room(job)
 
-    def _why_not_yet(self, job: JobInPlan) -> str:
-        """The text for a job that is due more workers: how it changes, or what keeps it. "": no room does."""
-        now = self._plan.now
+    def _why_not_yet(self, job: JobInPlan) -> Why | None:
+        """The reason of a job that is due more workers: how it changes, or what keeps it. None: no room
+        does."""
         if not job.job.scalable:
-            return _why_unscalable(job)
+            return _lasting(_why_unscalable(job))
+        command = job.job.pending_command
+        if command and job.job.key not in self._plan.resting:
+            return _lasting(f"is not resized while a {command} is under way")
+        change = self._change(job)
+        return Why(change) if change else None
+
+    def _change(self, job: JobInPlan) -> str:
+        """How the job changes, or rests after a change. An event has each of these reasons."""
+        now = self._plan.now
         if job.job.key in self._plan.resting:
             return "gives workers back now"
-        if job.job.pending_command:
-            return f"is not resized while a {job.job.pending_command} is under way"
         if job.dealt and job.may_grow_at <= now and not any(self._plan.may_begin(job)):
             grants = sum(grant.workers for grant in job.job.grants)
             leaving = grants + job.job.base_workers - job.before
@@ -141,27 +156,29 @@ class Words:
 
     def _why_no_more(self, job: JobInPlan) -> Why:
         if job.target.workers < job.job.ceiling:
-            return Why(job.target.why) if job.target.why else self._why_not_due(job)
+            why = job.target.why
+            return Why(why, cause="the policy") if why else self._why_not_due(job)
         if job.job.wanted is not None and job.job.ceiling < job.job.workers.max:
             more = f" by flexo scale; the maximum is {job.job.workers.max}"
             return Why(f"capped at {job.job.wanted}", more)
-        return Why("all that it can use")
+        # Of a job that has grown to it, the events say how.
+        return Why("all that it can use", cause="" if job.job.grants else "the maximum")
 
     def _why_not_due(self, job: JobInPlan) -> Why:
         """The text for a job whose policy leaves it as it is: there is no room, or others have more use for
         it."""
         if not job.job.scalable:
-            return Why(_why_unscalable(job))
+            return _lasting(_why_unscalable(job))
         if self._plan.room_for(job):
-            return Why(f"the policy gives it {job.target.workers} for now")
+            return _lasting(f"the policy gives it {job.target.workers} for now")
         return self._no_room(job)
 
     def _no_room(self, job: JobInPlan) -> Why:
         partition = self._plan.snapshot.satellite_partition
         if not self._plan.nodes and not self._plan.slow:
-            return Why(f"partition {partition} has no nodes that are up")
+            return _lasting(f"partition {partition} has no nodes that are up")
         if not self._plan.satellites_left and self._plan.room_for(job):
-            return Why(no_more_satellites(self._plan.max_satellites))
+            return _lasting(no_more_satellites(self._plan.max_satellites))
         reasons = chain(
             self._kept_for_pending(job),
             self._closed_nodes(job),
@@ -174,17 +191,18 @@ class Words:
         said = list(islice(reasons, _REASONS))
         if not said:
             on_loan = " or on loan" if self._plan.lent else ""
-            return Why(f"no idle {_device(job.job)}", f" on any node of partition {partition}{on_loan}")
-        more = [*said[1:], *(["and so on"] if any(True for _ in reasons) else [])]
-        return Why(said[0], "".join(f"; {each}" for each in more))
+            brief = f"no idle {_device(job.job)}"
+            return Why(brief, f" on any node of partition {partition}{on_loan}", cause=brief)
+        more = [*(why.brief for why in said[1:]), *(["and so on"] if any(True for _ in reasons) else [])]
+        return replace(said[0], more="".join(f"; {each}" for each in more))
 
-    def _kept_for_pending(self, job: JobInPlan) -> Iterator[str]:
+    def _kept_for_pending(self, job: JobInPlan) -> Iterator[Why]:
         for claim in self._plan.claims:
             if any(name in self._plan.idle_for and name not in job.closed for name in claim.nodes):
                 who = f"job {claim.job.job_id} (pending, {claim.job.user})"
-                yield f"{who} is about to start on {_list(claim.nodes)}"
+                yield Why(f"{who} is about to start on {_list(claim.nodes)}", cause=f"kept for {who}")
 
-    def _closed_nodes(self, job: JobInPlan) -> Iterator[str]:
+    def _closed_nodes(self, job: JobInPlan) -> Iterator[Why]:
         now = self._plan.now
         slow = self._plan.slow_of.get(job.job.user, {}).keys()
         for name in sorted((job.closed & self._plan.idle_for.keys()) - slow):
@@ -193,47 +211,52 @@ class Words:
                 continue
             retry_at = job.job.retry_at.get(name, 0.0)
             if retry_at > now:
-                yield f"{name} failed it and is tried again in {duration(retry_at - now)}"
+                yield Why(f"{name} failed it and is tried again in {duration(retry_at - now)}")
             else:
-                yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
+                beside = "has idle GPUs beside the job's own satellite there, which keeps its size"
+                yield Why(f"{name} {beside}", cause=beside)
 
-    def _slow_nodes(self, job: JobInPlan) -> Iterator[str]:
+    def _slow_nodes(self, job: JobInPlan) -> Iterator[Why]:
         of_user = self._plan.slow_of.get(job.job.user, {})
         for name in sorted(self._plan.rooms.keys() & {*self._plan.left_alone, *of_user}):
             room, slow = self._plan.rooms[name], self._plan.slow.get(name) or of_user[name]
             if room.idle.holds(job.job.shape):
                 left_s = slow.until_at - self._plan.now
-                yield f"{name} is left alone for {duration(left_s)} more: {slow}"
+                yield Why(f"{name} is left alone for {duration(left_s)} more: {slow}", cause="slow GPUs")
 
-    def _wanted_back_soon(self, job: JobInPlan) -> Iterator[str]:
+    def _wanted_back_soon(self, job: JobInPlan) -> Iterator[Why]:
         pays = partial(self._plan.pays_with, job)
         for name in self._plan.index.not_paying(self._plan.kind(job.job), pays):
             stay = f"about {duration(self._plan.idle_for[name])}"
-            yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
+            text = f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
+            yield Why(text, cause="too short to pay")
 
-    def _not_permitted(self, job: JobInPlan) -> Iterator[str]:
+    def _not_permitted(self, job: JobInPlan) -> Iterator[Why]:
         for room in self._with_idle_gpus:
             why_not = job.job.node_filter.why_not(room.node)
             if why_not and room.idle.gpus >= job.job.shape.gpus:
-                yield f"{room.node.name} has idle GPUs, but {why_not}"
+                yield Why(f"{room.node.name} has idle GPUs, but {why_not}", cause="not permitted")
 
-    def _of_another_type(self, job: JobInPlan) -> Iterator[str]:
+    def _of_another_type(self, job: JobInPlan) -> Iterator[Why]:
         for room in self._with_idle_gpus:
             name, permitted = room.node.name, job.job.node_filter.permits(room.node)
             if permitted and room.idle.gpus >= job.job.shape.gpus > 0 and not self._plan.suits(job.job, name):
                 which = f"{name}, on loan," if name in self._plan.lent else name
                 kind = room.node.gpu_type or "of another type"
-                yield f"{which} has idle GPUs, but they are {kind} and the job runs on another type"
+                text = f"{which} has idle GPUs, but they are {kind} and the job runs on another type"
+                yield Why(text, cause="of another type")
 
-    def _gpus_without_cpus(self, job: JobInPlan) -> Iterator[str]:
+    def _gpus_without_cpus(self, job: JobInPlan) -> Iterator[Why]:
         shape = job.job.shape
         for room in self._with_idle_gpus:
             if not shape.gpus or room.idle.gpus < shape.gpus or room.idle.holds(shape):
                 continue
             if shape.gpu_type and shape.gpu_type != room.node.gpu_type:
-                yield f"the idle GPUs of {room.node.name} are not of type {shape.gpu_type}"
+                text = f"the idle GPUs of {room.node.name} are not of type {shape.gpu_type}"
+                yield Why(text, cause="of another type")
             else:
-                yield f"{room.node.name} has idle GPUs but not the CPUs or memory of a worker"
+                text = f"{room.node.name} has idle GPUs but not the CPUs or memory of a worker"
+                yield Why(text, cause="not the CPUs or memory")
 
     @cached_property
     def _with_idle_gpus(self) -> list[NodeCapacity]:

@@ -23,6 +23,7 @@ from flexo.clusters import registry
 from flexo.clusters.base import ActionRefused, Borrowed, CallEnded, Cluster, ClusterUnreachable, Site
 from flexo.config import Settings
 from flexo.control.pooled_aggregation import PooledAggregation
+from flexo.control.views import Unheeded
 from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.metrics.counters import Counters
@@ -112,7 +113,7 @@ class Active:
             *(announcing, beside),
         )
 
-    def take(self, changed: Settings, news: str, unheeded: str) -> None:
+    def take(self, changed: Settings, news: str, unheeded: Unheeded) -> None:
         """Apply changed settings; see reloading.py."""
         self._admin.administrators = changed.service.administrators
         self._admin.readers = changed.service.readers

@@ -528,6 +528,8 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         last_cycle_at=status.last_cycle_at,
         read_cost_s=status.read_cost_s,
         trouble=status.trouble,
+        troubles=status.troubles,
+        needs_restart=status.needs_restart,
         nodes=status.nodes,
         gpus=rounded_up(status.gpus, 1),
         gpus_idle=int(status.gpus_idle),
@@ -653,6 +655,7 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
                 account=job.account,
                 partition=",".join(job.partitions),
                 place=place.get(job.key, 0),
+                reason_event=view.reason_events.get(job.key, 0),
             )
 
 
@@ -722,6 +725,8 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         resizes=job.resizes,
         paused_s=job.paused_s,
         tried_worker_s=job.tried_worker_s,
+        reason_event=all_of_it.reason_events.get(job.key, 0),
+        silent_since_at=view.silent_since,
     )
 
 

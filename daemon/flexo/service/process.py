@@ -9,6 +9,7 @@ import threading
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flexo.config import Settings
+from flexo.control.views import Unheeded
 from flexo.metrics.counters import Counters
 from flexo.metrics.itself import Itself
 from flexo.service.active import Active
@@ -33,8 +34,7 @@ class Process:
         """The active part; None: this flexod stands by."""
         self._untold = ""
         """The news of the configuration that came while this flexod stood by."""
-        self._unheeded = ""
-        """The changed settings that need a restart."""
+        self._unheeded = Unheeded()
         self._lock = threading.Lock()
         """Held while settings are applied, in a thread of their own, and while `_active` changes: no change
         is missed in between."""
@@ -80,7 +80,7 @@ class Process:
             if job.owner == owner and (job.elastic is not None or job.satellite is not None) and job.nodes
         )
 
-    def _take(self, changed: Settings, news: str, unheeded: str) -> None:
+    def _take(self, changed: Settings, news: str, unheeded: Unheeded) -> None:
         with self._lock:
             self.settings, self._unheeded = changed, unheeded
             if self._active is None:

@@ -18,6 +18,8 @@ import structlog
 
 from flexo.config import ConfigError, ControllerSettings, Settings, load
 from flexo.control.batch_trials import read_all_reduce
+from flexo.control.views import Unheeded
+from flexo.words import needs_restart
 from flexo_protos.all_reduce_file import BadAllReduceFile
 
 AT_ONCE: Final = frozenset(
@@ -76,13 +78,8 @@ class Change:
         if not self.taken and not self.waiting:
             return "configuration read again: nothing has changed"
         parts = [f"taken over: {', '.join(self.taken)}"] if self.taken else []
-        parts += [self.unheeded] if self.waiting else []
+        parts += [needs_restart(self.waiting)] if self.waiting else []
         return f"configuration read again: {'; '.join(parts)}"
-
-    @property
-    def unheeded(self) -> str:
-        """Settings that need a restart; "": none."""
-        return f"needs a restart of flexod: {', '.join(self.waiting)}" if self.waiting else ""
 
 
 def compare(running: Settings, wanted: Settings) -> Change:
@@ -99,9 +96,8 @@ def compare(running: Settings, wanted: Settings) -> Change:
     return Change(settings, tuple(taken), tuple(waiting))
 
 
-Take = Callable[[Settings, str, str], None]
-"""Applies settings. Arguments: the settings, the news to record, and the settings that need a restart (or
-"")."""
+Take = Callable[[Settings, str, Unheeded], None]
+"""Applies settings. Arguments: the settings, the news to record, and what of the file does not count."""
 
 
 class Reloading:
@@ -140,9 +136,9 @@ class Reloading:
         change = compare(self._running, wanted)
         _log.info(change.news)
         self._running = change.settings
-        self._take(change.settings, change.news, change.unheeded)
+        self._take(change.settings, change.news, Unheeded(needs_restart=change.waiting))
 
     def _refuse(self, why: str) -> None:
         news = f"the configuration is not taken over, nothing of it: {why}"
         _log.error(news)
-        self._take(self._running, news, news)
+        self._take(self._running, news, Unheeded(refused=news))

@@ -59,13 +59,18 @@ def with_opportunists(before: Plan, snapshot: Snapshot, rules: SharingRules) -> 
     place = {key: number for number, key in enumerate(rules.order)}
     jobs.sort(key=lambda job: (place.get(job.key, len(place)), job.key))
     making = _Making(before, snapshot, rules)
-    notes = tuple(Note(job.key, why := making.serve(job), brief=why) for job in jobs)
+    notes = tuple(Note(job.key, why := making.serve(job), why, _without_numbers(why)) for job in jobs)
     about = {job.key for job in jobs}
     return replace(
         before,
         actions=(*before.actions, *making.actions),
         notes=(*(note for note in before.notes if note.job not in about), *notes),
     )
+
+
+def _without_numbers(text: str) -> str:
+    """What stays of a reason while durations and counts in it change."""
+    return "".join(each for each in text if not each.isdigit())
 
 
 class _Making:

@@ -7,6 +7,7 @@ rows that the others leave.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +17,7 @@ from rich.text import Text
 from flexo.words import duration
 from flexo.words import workers as workers_of
 from flexo_cli import job_words
+from flexo_cli.caller import restart_notice
 from flexo_cli.live.lists import GAP, List, Table, tables_of
 from flexo_cli.live.picture import Picture
 from flexo_cli.loans import lending_line
@@ -129,6 +131,8 @@ def _head(picture: Picture, now: float) -> list[Text]:
         lines.append(_named("slow GPU", job_words.slow_gpu(gpu)))
     if status.trouble:
         lines.append(_named("trouble", status.trouble, "red"))
+    if notice := restart_notice(status):
+        lines.append(_named("restart", notice, "yellow"))
     return lines
 
 
@@ -141,9 +145,12 @@ def _jobs_line(reply: admin_pb2.ListJobsReply) -> str:
     """How many jobs there are, and their workers. They fit 80
     characters, unless one job resizes and another has no leader."""
     jobs = reply.jobs
-    leaderless = sum(not job.attached for job in jobs)
-    resizing = sum(job_words.shown_state(job) is job_words.ShownState.RESIZING for job in jobs)
-    counts = {"resizing": resizing, "pending": len(reply.waiting), "without leader": leaderless}
+    states = Counter(map(job_words.shown_state, jobs))
+    counts = {
+        "resizing": states[job_words.ShownState.RESIZING],
+        "pending": len(reply.waiting),
+        "without leader": states[job_words.ShownState.NO_LEADER],
+    }
     workers = sum(job.workers for job in jobs)
     granted = sum(job.granted for job in jobs)
     most = sum(min(job.max, job.wanted or job.max) for job in jobs)

@@ -12,6 +12,7 @@ import typer
 
 from flexo.doctor.finding import Finding, Level
 from flexo.doctor.flexod import AnsweredAggregator, FlexodAnswer, PoolAnswer
+from flexo.words import needs_restart
 from flexo_cli.connection import (
     ADDRESS_VARIABLE,
     CONFIG_VARIABLE,
@@ -86,9 +87,10 @@ def _asked(address: Address) -> FlexodAnswer:
         reply = Daemon(address).own_status()
     except (Refusal, Unreachable) as error:
         return FlexodAnswer(silent=str(error))
+    restart = needs_restart(reply.needs_restart)
     return FlexodAnswer(
         version=reply.flexod_version,
-        trouble=reply.trouble or reply.availability.trouble,
+        trouble="; ".join(filter(None, (reply.trouble or reply.availability.trouble, restart))),
         dry_run=reply.dry_run,
         stands_by=reply.HasField("availability") and not reply.availability.active,
         pool=_pool(reply.pool) if reply.HasField("pool") else None,

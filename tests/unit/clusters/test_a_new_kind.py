@@ -18,6 +18,7 @@ from flexo.clusters import registry
 from flexo.clusters.base import Allocates, Site
 from flexo.config import Settings
 from flexo.control.leaders import Orders
+from flexo.control.views import Unheeded
 from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
@@ -188,7 +189,7 @@ def test_what_the_kind_cannot_do_is_said_and_ends_nothing(toy: Any, tmp_path: Pa
     toys.settings = toys.settings.model_copy(
         update={"controller": toys.settings.controller.model_copy(update={"order": "policy"})}
     )
-    toys.controller.reconfigure(toys.settings, "order = policy", "")
+    toys.controller.reconfigure(toys.settings, "order = policy", Unheeded())
     waiting = toys.ada.job(7, "application_17_0007", gpus=8, owner=Principal("bob@EXAMPLE.ORG"), user="bob")
     toys.cluster.queue[waiting.identifier] = waiting
     toys.go(60.0)

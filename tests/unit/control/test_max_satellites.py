@@ -8,6 +8,8 @@ import pytest
 from controller_world import World
 from says import says
 
+from flexo.control.views import Unheeded
+
 NODES, GPUS, JOBS = 3, 4, 9
 
 
@@ -49,6 +51,6 @@ def test_a_lower_limit_takes_nothing_back_but_grants_no_more(tmp_path: Path) -> 
     world.go(60)
     before = world.cluster.satellites()
     rules = world.settings.controller.model_copy(update={"max_satellites": 1})
-    world.controller.reconfigure(world.settings.model_copy(update={"controller": rules}), "", "")
+    world.controller.reconfigure(world.settings.model_copy(update={"controller": rules}), "", Unheeded())
     world.go(120)
     assert world.cluster.satellites() == before

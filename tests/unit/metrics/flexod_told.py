@@ -49,7 +49,6 @@ class Told:
     jobs: tuple[JobView, ...] = ()
     loans: LoansView | None = None
     pool: AggregationView | None = None
-    trouble: str = ""
     events_lost: int = 0
     failures: int = 0
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -62,7 +61,7 @@ class Told:
 
     def status(self) -> ControllerStatus:
         return ControllerStatus(
-            1.0, "lab", "22.05.8", "Slurm", "lyra", False, 5.0, 2.0, 0.1, self.trouble, 0, 0, 0, 0, 0, 0
+            1.0, "lab", "22.05.8", "Slurm", "lyra", False, 5.0, 2.0, 0.1, (), 0, 0, 0, 0, 0, 0
         )
 
     def view(self) -> View:

@@ -23,6 +23,7 @@ from flexo.metrics.counters import Counters
 from flexo.metrics.present import Present
 from flexo.model.loans import PastLoan
 from flexo.model.queue import JobState
+from flexo.words import BEGINS_WITHIN_S
 
 SOURCES = Path(__file__).parents[3] / "daemon" / "flexo"
 
@@ -85,7 +86,7 @@ def test_gpus_nodes_jobs_and_satellites_by_state_add_up_to_all_of_them(world, re
     world.rigid(9, 2, "t3")
     world.rigid(10, 16)
     world.cluster.base(11, state=JobState.PENDING, nodes=())
-    del world.leaders.attached[world.job(12, node="t3").key]
+    del world.leaders.attached[world.job(12, node="t3", started_at=world.cluster.now - 3600).key]
     world.go(6)
     sums = {"flexo_gpus": 12, "flexo_nodes": 3, "flexo_jobs": 4, "flexo_slurm_jobs": len(world.cluster.queue)}
     for family in registry.collect():
@@ -94,6 +95,18 @@ def test_gpus_nodes_jobs_and_satellites_by_state_add_up_to_all_of_them(world, re
     assert not sums
     assert value(registry, "flexo_jobs", state="pending") == 1
     assert value(registry, "flexo_jobs", state="starting") == 1
+    assert value(registry, "flexo_jobs", state="no leader") == 1
+
+
+def test_a_job_that_has_just_begun_is_starting_as_on_the_pages_and_a_minute_later_has_no_leader(
+    world, registry
+):
+    del world.leaders.attached[world.job(12, started_at=world.cluster.now).key]
+    world.go(BEGINS_WITHIN_S - 4)
+    assert value(registry, "flexo_jobs", state="starting") == 1
+    assert value(registry, "flexo_jobs", state="no leader") == 0
+    world.go(6)
+    assert value(registry, "flexo_jobs", state="starting") == 0
     assert value(registry, "flexo_jobs", state="no leader") == 1
 
 

@@ -176,9 +176,15 @@ def test_nothing_is_granted_on_a_node_that_cannot_be_used_now(unusable):
 
 
 def test_a_job_that_has_not_entered_its_training_loop_gets_nothing():
-    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False)])
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False, attached=True)])
     assert decided.actions == ()
     assert says(sentence(decided, 1), "training loop")
+
+
+def test_a_job_without_a_leader_gets_nothing_and_says_that_of_all_reasons_first():
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False)])
+    assert decided.actions == ()
+    assert says(sentence(decided, 1), "no leader")
 
 
 def test_a_job_rests_between_two_resizes():
@@ -345,9 +351,10 @@ def test_a_job_with_an_errand_is_neither_grown_nor_robbed_but_gives_way_to_pendi
 
 
 def test_a_job_that_may_not_be_resized_says_so_in_its_own_words():
-    decided = decide([node("t2")], [elastic(1, scalable=False, unscalable_why="profiling is off")])
+    off = "profiling is off"
+    decided = decide([node("t2")], [elastic(1, scalable=False, attached=True, unscalable_why=off)])
     assert decided.actions == ()
-    assert "profiling is off" in sentence(decided, 1)
+    assert off in sentence(decided, 1)
 
 
 def test_the_batch_is_in_proportion_to_what_the_job_is_granted():

@@ -119,7 +119,7 @@ class Answers:
 
     def status(self) -> ControllerStatus:
         return ControllerStatus(
-            1.0, "lab", "22.05.8", "Slurm", "greedy", True, 5.0, 2.0, 0.1, "slow", 4, 16, 3, 5, 2, 1,
+            1.0, "lab", "22.05.8", "Slurm", "greedy", True, 5.0, 2.0, 0.1, ("slow",), 4, 16, 3, 5, 2, 1,
             (SlowGpu("n3", (2,), 1.8, JobKey(7), 3.0, 9.0),),
         )  # fmt: skip
 

@@ -73,7 +73,7 @@ class Cluster:
     def status(self) -> ControllerStatus:
         slow = tuple(SlowGpu("n1", (0,), 1.8, JobKey(number), 3.0, 9.0) for number in (7, 8))
         totals = (2, 8, 6, 0, 2, 2)
-        return ControllerStatus(1.0, "lab", "", "Slurm", "lyra", False, 5.0, 2.0, 0.1, "", *totals, slow)
+        return ControllerStatus(1.0, "lab", "", "Slurm", "lyra", False, 5.0, 2.0, 0.1, (), *totals, slow)
 
     def loans(self) -> None:
         return None

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from flexo.config import ConfigError, Settings, load
+from flexo.control.views import Unheeded
 from flexo.service.active import Active
 from flexo.service.process import Process
 from flexo.service.reloading import AT_ONCE, Configuration, Reloading, compare
@@ -37,8 +38,8 @@ class Taken:
         self.unheeded = ""
         self._reloading = Reloading(configuration, self.settings, self._take)
 
-    def _take(self, settings: Settings, news: str, unheeded: str) -> None:
-        self.settings, self.unheeded = settings, unheeded
+    def _take(self, settings: Settings, news: str, unheeded: Unheeded) -> None:
+        self.settings, self.unheeded = settings, str(unheeded)
         self.news.append(news)
 
     async def hup(self) -> None:
@@ -192,7 +193,7 @@ def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
 ) -> None:
     class Acts:
         def __init__(self) -> None:
-            self.told: list[tuple[Settings, str, str]] = []
+            self.told: list[tuple[Settings, str, Unheeded]] = []
 
         def take(self, *told: Any) -> None:
             self.told.append(told)

@@ -51,7 +51,7 @@ class House:
         return self._view.jobs
 
     def status(self) -> ControllerStatus:
-        return ControllerStatus(1.0, "lab", "", "Slurm", "lyra", False, 5.0, 2.0, 0.1, "", 2, 8, 6, 0, 2, 2)
+        return ControllerStatus(1.0, "lab", "", "Slurm", "lyra", False, 5.0, 2.0, 0.1, (), 2, 8, 6, 0, 2, 2)
 
     def scale(self, key: JobKey, workers: int | None, by: str = "") -> str:
         if self.refusal:

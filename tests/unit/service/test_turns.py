@@ -20,6 +20,7 @@ from service_doubles import PlainAuthenticator
 from flexo.availability.leader_elector import LeaderElector
 from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.config import Settings
+from flexo.control.views import Unheeded
 from flexo.event_store.store import EventStore
 from flexo.model.elastic import Cap
 from flexo.model.queue import JobKey
@@ -49,8 +50,8 @@ class Acting(admin_pb2_grpc.AdminServiceServicer):
     told: list[tuple[str, str]] = field(default_factory=list)
     """Of the configuration: what is news, and what is not gone by."""
 
-    def take(self, changed: Settings, news: str, unheeded: str) -> None:
-        self.told.append((news, unheeded))
+    def take(self, changed: Settings, news: str, unheeded: Unheeded) -> None:
+        self.told.append((news, str(unheeded)))
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: object

@@ -41,6 +41,64 @@ def test_a_reason_that_flexod_computes_now_says_so_and_leads_to_the_job(
     assert "/events/" not in text
 
 
+@pytest.mark.parametrize("path", ["/", "/jobs/17"])
+def test_a_reason_of_the_present_leads_to_the_event_that_flexod_names(
+    flexod: FlexodDouble, browser: Browser, path: str
+) -> None:
+    why = "4 of 8 workers: no idle GPU is left"
+    flexod.jobs = [job(17, reasons=[why], reason_event=12)]
+    flexod.explained[17] = pb.ExplainJobReply(sentences=["it has been resized once", why])
+    text = browser().get(path).text
+    assert f'<a class="reason" href="/events/12">{why}</a>' in text
+    assert "computed now" not in text
+    assert text.count("/events/12") == 1 + (
+        path == "/"
+    )  # the page Now has it as the reason of idle GPUs, too
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/mine", "for resources (Resources)"), ("/jobs/31", "job 31 (ada)")]
+)
+def test_what_a_job_waits_for_leads_to_the_event_that_flexod_names(
+    flexod: FlexodDouble, browser: Browser, path: str, said: str
+) -> None:
+    waits = {"reason": "Resources", "waits_for": "for resources"}
+    flexod.waiting = [pb.WaitingJob(job_id=31, user="ada", min=1, max=2, reason_event=12, **waits)]
+    sentences = ["job 31 (ada) has been pending for 5 min, for resources (Resources)", "the cluster plans it"]
+    flexod.explained[31] = pb.ExplainJobReply(sentences=sentences)
+    text = browser().get(path).text
+    assert f'<a class="reason" href="/events/12">{said}' in text
+    assert text.count("/events/12") == 1
+    assert "computed now" not in text
+
+
+def test_an_older_flexod_which_names_no_event_leaves_what_a_job_waits_for_with_the_job(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.waiting = [pb.WaitingJob(job_id=31, user="ada", min=1, max=2, reason="Resources")]
+    text = browser().get("/mine").text
+    assert 'href="/jobs/31#why">Resources</a>' in text
+    assert "computed now" in text
+
+
+def test_gpus_that_are_idle_for_others_jobs_lead_nobody_to_an_event_that_he_may_not_see(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.status.privacy.jobs = True
+    flexod.jobs = [job(17, reasons=["4 of 8 workers: t1 has idle GPUs but not the CPUs"], reason_event=12)]
+    text = browser(UID).get("/").text
+    assert 'id="idle"' in text
+    assert "/events/12" not in text
+
+
+def test_what_a_job_with_all_that_it_can_use_has_leads_to_its_last_resize(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17, reasons=["4 of 4 workers: all that it can use"])]
+    flexod.events = [GROWN]
+    assert 'href="/events/4">4 of 4 workers: all that it can use</a>' in browser().get("/").text
+
+
 def test_an_event_of_the_run_before_a_requeue_explains_nothing_of_the_present_one(
     flexod: FlexodDouble, browser: Browser
 ) -> None:

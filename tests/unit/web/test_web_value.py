@@ -13,6 +13,7 @@ from signed_in import Browser, until
 
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2 as pb
+from flexo_web.explained import Explained
 from flexo_web.feed import Client
 from flexo_web.harvest import Harvest, Owner
 from flexo_web.idle import IdleLedger, Reason, idle_gpus
@@ -127,7 +128,7 @@ def test_each_idle_gpu_has_the_reason_for_which_no_job_has_it() -> None:
         pb.NodeView(name="t4", gpus=2),
     ]
     why = "4 of 8 workers: job 31 (pending, bob) is about to start on t3; t9 failed it"
-    found = idle_gpus(picture(nodes, [job(17, reasons=[why])]))
+    found = idle_gpus(picture(nodes, [job(17, reasons=[why])]), Explained())
     assert [(idle.gpus, idle.nodes, idle.reason, idle.job_id) for idle in found] == [
         (4, ("t2",), Reason.UNUSABLE, 0),
         (3, ("t3",), Reason.RESERVED, 17),
@@ -147,7 +148,7 @@ def test_a_node_has_no_reason_that_is_about_another_one() -> None:
     for known in ([], ["flex", "lent"]):
         seen = picture(nodes, [starved])
         seen.status.satellite_partitions.extend(known)
-        found = {node: idle for idle in idle_gpus(seen) for node in idle.nodes}
+        found = {node: idle for idle in idle_gpus(seen, Explained()) for node in idle.nodes}
         assert found["t3"].text == "t3 has idle GPUs, but the job excludes this node"
         assert (found["t4"].reason, found["t4"].text, found["t4"].job_id) == (Reason.UNFIT, "", 17)
         assert "t3" not in found["i1"].text
@@ -158,14 +159,14 @@ def test_a_node_has_no_reason_that_is_about_another_one() -> None:
 def test_nodes_are_inside_where_the_cluster_does_not_say_who_is_in_which_partition() -> None:
     seen = picture([pb.NodeView(name="t4", gpus=2)], [])
     seen.status.satellite_partitions.append("flex")
-    assert [idle.reason for idle in idle_gpus(seen)] == [Reason.NOBODY]
+    assert [idle.reason for idle in idle_gpus(seen, Explained())] == [Reason.NOBODY]
 
 
 @pytest.mark.parametrize(
     "changes", [{"granted": 8}, {"wanted": 4}, {"suspended": True}], ids=["full", "capped", "suspended"]
 )
 def test_gpus_are_idle_for_nobody_where_no_job_could_use_more(changes: dict[str, object]) -> None:
-    (idle,) = idle_gpus(picture([pb.NodeView(name="t4", gpus=2)], [job(17, **changes)]))
+    (idle,) = idle_gpus(picture([pb.NodeView(name="t4", gpus=2)], [job(17, **changes)]), Explained())
     assert idle.reason is Reason.NOBODY
 
 
