@@ -305,11 +305,14 @@ def cycled(options, log):
 
 
 def no_loader(options, log):
-    """Draws its batches at random from an array, each rank with its own seed, one batch ahead. Scales."""
+    """Draws its batches at random from an array, each rank with its own seed, one batch ahead.
+
+    Every seventh step overflows, as in mixed_precision.
+    """
     torch.manual_seed(7 + dist.get_rank())
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     all_inputs, all_targets, _ = points().tensors
 
     def draw():
@@ -326,7 +329,7 @@ def no_loader(options, log):
             model.require_backward_grad_sync = part == 1
             loss = cross_entropy(model(inputs), targets) / 2
             inputs, targets = draw()
-            scaler.scale(loss).backward()
+            scaler.scale(loss * math.inf if number % 7 == 6 else loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
