@@ -69,6 +69,7 @@ def test_a_flexod_at_work_is_seen_in_metrics_in_top_and_in_events(lab: Lab, metr
     assert begun["events"][0]["number"] > 0
 
 
+@pytest.mark.thorough
 def test_what_a_report_of_a_problem_needs_is_collected_by_the_page_s_commands(lab: Lab) -> None:
     folder = lab.scratch / "report"
     folder.mkdir()
