@@ -69,6 +69,7 @@ test-all: export FLEXO_THOROUGH := yes
 test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
 test test-all:
 	@./setup.sh yarn --lab=$@
+	@[ $@ = test ] || ./setup.sh recipes
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0 again=; mkdir -p build; rm -rf build/failed; \
 	$(BIN)/pytest tests/unit -m 'not native $(usual)' $(SIDE_BY_SIDE) || failed=1; \

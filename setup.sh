@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|recipes|previous-torch] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -21,6 +21,7 @@ readonly TORCHFT=$VENV/torchft # torchft, for make bench-torch, likewise
 readonly TORCH_MATRIX=$VENV/torch-matrix # what the scripts of make test-torch-matrix import
 readonly PREVIOUS_FRAMEWORKS=$VENV/previous-frameworks # Accelerate and others of a year ago, for make test-frameworks
 readonly WANDB=$VENV/wandb # wandb, likewise
+readonly RECIPES=$VENV/recipes # Hydra and nbconvert, for the tests of recipes in make test-all
 readonly PREVIOUS_TORCH=$VENV/previous-torch # PyTorch of the minor release before, for make test-torch, likewise
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
@@ -416,6 +417,8 @@ previous_frameworks() { cat tests/training/previous_frameworks.txt; }
 
 packages_of_wandb() { cat tests/training/wandb.txt; }
 
+packages_of_recipes() { cat tests/training/recipes.txt; }
+
 # PyTorch of the minor release before: such as torch==2.12.* for 2.13.0. The newest of these is taken.
 previous_torch() { version_of torch | awk -F '[.+]' '{ printf "torch==%d.%d.*\n", $1, $2 - 1 }'; }
 
@@ -451,6 +454,13 @@ step_previous-frameworks() {
 }
 
 step_wandb() { beside wandb "$WANDB" packages_of_wandb wandb test-frameworks; }
+
+readonly PACKAGES_OF_MODULES=(environment-modules:/usr/share/modules/init/bash)
+
+step_recipes() {
+  beside recipes "$RECIPES" packages_of_recipes hydra 'test-all, as far as it runs recipes,'
+  install_missing recipes 'The recipe with modules is not tested.' "${PACKAGES_OF_MODULES[@]}"
+}
 
 step_previous-torch() { beside previous-torch "$PREVIOUS_TORCH" previous_torch torch test-torch; }
 
@@ -550,8 +560,12 @@ plan_for() {
     torchft) steps='python torch protos horovod torchft' needs=$steps ;;
     torch-matrix) steps='python torch protos horovod torch-matrix' needs=$steps ;;
     frameworks) steps='python torch protos horovod torch-matrix previous-frameworks wandb' needs=$steps ;;
+    recipes)
+      needs='python torch protos horovod'
+      steps="$needs recipes wandb"
+      ;;
     previous-torch) steps='python torch protos horovod previous-torch' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|web|native|torchft|torch-matrix|frameworks|recipes|previous-torch] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

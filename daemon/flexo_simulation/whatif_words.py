@@ -68,7 +68,7 @@ def elastic(row: Row) -> str:
     if not row.last_share:
         return "none"
     if row.last_share == first:
-        return f"{100 * first:.3g}% ({counted(jobs, 'job')})"
+        return f"{100 * first:.3g}% ({counted(jobs, 'job') if jobs else 'no job'})"
     drawn = "no job" if not jobs else "the same job" if jobs == 1 else f"the same {jobs:,} jobs"
     return f"{100 * first:.3g} to {100 * row.last_share:.3g}% ({drawn})"
 
@@ -82,8 +82,14 @@ def _window(length_h: float) -> str:
 
 
 def in_short(findings: Findings) -> Iterator[str]:
-    """The answer in short: a sentence for each share of elastic jobs under the first policy."""
+    """The answer in short: whether the dump is too small for one, then a sentence for each share of elastic
+    jobs under the first policy."""
     base = findings.baseline
+    if (known := findings.calibration) is not None and known.jobs < ENOUGH_JOBS:
+        yield (
+            f"The dump is too small: it has {counted(known.jobs, 'job')} to compare. A single job can "
+            f"decide the figures below. Take a dump of {ENOUGH_JOBS} GPU jobs or more, such as a whole month."
+        )
     they = "it waits" if base.jobs == 1 else "they wait"
     yield (
         f"In {_window(findings.window_h)} {counted(base.jobs, 'GPU job')} came to "
@@ -95,8 +101,13 @@ def in_short(findings: Findings) -> Iterator[str]:
     for row in findings.rows():
         case = row.case
         if case.policy == first:
+            drawn = elastic(row)
+            if row.last_share and not case.elastic_jobs:
+                shares = drawn.partition(" (")[0]
+                yield f"No job is elastic at {shares}: the policy's order of jobs acts alone."
+                drawn = "none"
             yield (
-                f"Under {first} with {elastic(row)} elastic, all jobs together wait "
+                f"Under {first} with {drawn} elastic, all jobs together wait "
                 f"{compared(case.waited_h, base.waited_h, 'h')}, and are completed after "
                 f"{hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h."
             )
@@ -107,11 +118,6 @@ def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:
     if calibration is None:
         yield "No job can be compared with what really happened: the dump is too short."
         return
-    if calibration.jobs < ENOUGH_JOBS:
-        yield (
-            f"The dump is too small: it has {counted(calibration.jobs, 'job')} to compare. A single job can "
-            f"decide the figures below. Take a dump of {ENOUGH_JOBS} GPU jobs or more, such as a whole month."
-        )
     real, simulated = calibration.real, calibration.simulated
     yield (
         f"Really, {counted(calibration.jobs, 'job')} waited {_waits(real)}. "

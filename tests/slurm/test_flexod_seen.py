@@ -8,12 +8,14 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flexo_lab import Lab
 
 BOUND_S = 60
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -65,3 +67,24 @@ def test_a_flexod_at_work_is_seen_in_metrics_in_top_and_in_events(lab: Lab, metr
     begun = json.loads(lab.run(["flexo", "events", "--kind", "daemon", "--last", "1", "--json"]).stdout)
     assert begun["events"][0]["text"] == "flexod begins"
     assert begun["events"][0]["number"] > 0
+
+
+@pytest.mark.thorough
+def test_what_a_report_of_a_problem_needs_is_collected_by_the_page_s_commands(lab: Lab) -> None:
+    folder = lab.scratch / "report"
+    folder.mkdir()
+    page = (ROOT / "docs" / "howto" / "operations.md").read_text()
+    block = re.search(r"## Report a problem\n.*?```bash\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    request = ["-n1", "--gpus-per-task=1", "--elastic=1-2", "--output=/dev/null", "--wrap=sleep 600"]
+    job = lab.run(["sbatch", "--parsable", *request]).stdout.strip()
+    for command in block[1].replace("JOB", job).splitlines():
+        lab.run(["bash", "-c", command], cwd=folder, check="doctor" not in command)
+    texts = {file.name: file.read_text() for file in folder.iterdir()}
+    assert set(texts) == set(re.findall(r"> (\S+)$", block[1], re.MULTILINE))
+    assert texts["versions.txt"].startswith("flexo ")
+    assert "slurm" in texts["versions.txt"]
+    assert "flexod" in texts["doctor.txt"]
+    assert f"JobId={job} " in texts["job.txt"]
+    for name in ("status.json", "why.json", "events.json"):
+        assert json.loads(texts[name]), name

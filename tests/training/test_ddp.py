@@ -183,6 +183,8 @@ IDIOMS = {
 CHECKING = ("validation_first", "by_steps", "by_iterator", "cycled", "no_loader")
 """Those with collectives every tenth step."""
 IN_EVERY_RUN = ("accumulate",)
+SCALED = "mixed_precision"
+"""A gradient scaler leaves out every seventh step."""
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,9 @@ def test_however_it_is_written(tmp_path: Path, idiom: str) -> None:
         counted = steps_that_count(job)
         assert states_differ(counted) == []
         if IDIOMS[idiom]:
-            check_samples(counted, victim, two_optimizers=idiom == "two_models")
+            check_samples(counted, victim, two_optimizers=idiom == "two_models", scaled=idiom == SCALED)
+        if idiom in (SCALED, "no_loader"):
+            assert len({each["state"][2] for each in counted}) > 1, "the scale goes up and down"
         at_checks = Counter(each["step"] for each in job.events("check") if each["world"])
         last = max(at_checks, default=0)
         assert not at_checks or at_checks[last] == 3
@@ -228,12 +232,16 @@ def states_differ(steps: list[dict[str, Any]]) -> list[int]:
     return [step for step, states in alike.items() if len(states) > 1]
 
 
-def check_samples(steps: list[dict[str, Any]], killed: int, *, two_optimizers: bool = False) -> None:
+def check_samples(
+    steps: list[dict[str, Any]], killed: int, *, two_optimizers: bool = False, scaled: bool = False
+) -> None:
     """Each sample of all whole epochs was used once; the killed worker's last step may not be on record.
 
     A death between the steps of two optimizers leaves the second one out, so that no worker logs that step.
+    A batch for which a gradient scaler has left out the step, just before a death, is dealt out again.
     """
     last_words = max(each["steps"] for each in steps if each["pid"] == killed)
+    again = 64 if scaled and 0 in (last_words % 7, (last_words + 1) % 7) else 0
     for epoch in range(max(each["epoch"] for each in steps)):
         of_epoch = [each for each in steps if each["epoch"] == epoch]
         used = Counter(number for each in of_epoch for number in each["numbers"])
@@ -241,4 +249,4 @@ def check_samples(steps: list[dict[str, Any]], killed: int, *, two_optimizers: b
         unlogged = last_words + 1 in steps_of_epoch
         halved = two_optimizers and {last_words, last_words + 2} <= steps_of_epoch and not unlogged
         assert len(used) >= 2000 - (64 if halved else 32 if unlogged else 0)
-        assert sum(used.values()) - len(used) <= 3
+        assert sum(used.values()) - len(used) <= 3 + again

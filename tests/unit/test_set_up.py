@@ -180,6 +180,12 @@ def test_all_tests_include_those_of_horovods_library(clone: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("target", "gets"), [("test", False), ("test-all", True)])
+def test_only_all_tests_get_the_packages_of_recipes(clone: Path, target: str, gets: bool) -> None:
+    made(clone, target)
+    assert ("setup.sh recipes" in called(clone)) == gets
+
+
 def test_what_fails_beside_other_tests_runs_once_more_alone(clone: Path) -> None:
     fails_beside_others = 'case "$*" in *--last-failed*) ;; "tests -m"*) false ;; esac\n'
     made(clone, "test", pytest=STAND_IN + fails_beside_others)

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
 from datetime import timedelta
@@ -118,10 +119,13 @@ def accumulate(options, log):
 
 
 def mixed_precision(options, log):
-    """Automatic mixed precision with a gradient scaler and a schedule of a fixed length."""
+    """Automatic mixed precision with a gradient scaler and a schedule of a fixed length.
+
+    Every seventh batch overflows: the scaler leaves the optimizer's step out. So its scale goes up and down.
+    """
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=options.epochs * 64)
     sampler, loader = divided(32)
     steps = 0
@@ -133,7 +137,8 @@ def mixed_precision(options, log):
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = cross_entropy(model(inputs).float(), targets)
-            scaler.scale(loss).backward()
+            overflows = steps % 7 == 6
+            scaler.scale(loss * math.inf if overflows else loss).backward()
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
@@ -300,11 +305,14 @@ def cycled(options, log):
 
 
 def no_loader(options, log):
-    """Draws its batches at random from an array, each rank with its own seed, one batch ahead. Scales."""
+    """Draws its batches at random from an array, each rank with its own seed, one batch ahead.
+
+    Every seventh step overflows, as in mixed_precision.
+    """
     torch.manual_seed(7 + dist.get_rank())
     model = DistributedDataParallel(net())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     all_inputs, all_targets, _ = points().tensors
 
     def draw():
@@ -321,7 +329,7 @@ def no_loader(options, log):
             model.require_backward_grad_sync = part == 1
             loss = cross_entropy(model(inputs), targets) / 2
             inputs, targets = draw()
-            scaler.scale(loss).backward()
+            scaler.scale(loss * math.inf if number % 7 == 6 else loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)

@@ -24,7 +24,7 @@ from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.generate import Recipe, generate
 from flexo_simulation.idle_gpus import idle_gpus
 from flexo_simulation.scenario import Scenario
-from flexo_simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
+from flexo_simulation.whatif import ENOUGH_JOBS, Findings, Window, calibrate, case_of, peak_gpus, size_of
 from flexo_simulation.whatif_page import write_page
 
 SCENARIO = Scenario((NodeGroup(4, 4),), estimates=Estimates(Mode.LIMIT))
@@ -163,7 +163,16 @@ def test_the_table_begins_with_what_slurm_does_and_has_changes_against_it(findin
     assert second[3].endswith("%)")
     too_small = replace(findings[0].cases[0], elastic_share=0.05, elastic_jobs=0)
     _, third = whatif_words.rows(replace(findings[0], cases=(too_small,)))
-    assert says(third[1], "5%", "0 jobs")
+    assert third[1] == "5% (no job)"
+
+
+@pytest.mark.parametrize(("shares", "named"), [((0.2,), "at 20%"), ((0.05, 0.2), "at 5 to 20%")])
+def test_a_share_that_draws_no_job_is_said_to_show_the_policy_alone(findings, shares, named):
+    case = replace(findings[0].cases[0], elastic_jobs=0)
+    cases = tuple(replace(case, elastic_share=share) for share in shares)
+    _, told, compared = whatif_words.in_short(replace(findings[0], cases=cases))
+    assert says(told, "No job is elastic", named, "alone")
+    assert says(compared, "with none elastic")
 
 
 def test_shares_that_draw_the_same_jobs_are_one_line(findings):
@@ -188,11 +197,15 @@ def test_shares_of_two_policies_are_never_one_line(findings):
     assert len(found.rows()) == 2
 
 
-def test_a_small_dump_is_called_too_small(findings):
+def test_a_small_dump_is_called_too_small_before_any_figure(findings):
     calibration = findings[0].calibration
-    few = " ".join(whatif_words.trust(replace(calibration, jobs=4), SLURM))
-    assert says(few, "too small", "4 jobs", "100 GPU jobs")
-    assert "too small" not in " ".join(whatif_words.trust(replace(calibration, jobs=100), SLURM))
+    first, *rest = whatif_words.in_short(
+        replace(findings[0], calibration=replace(calibration, jobs=ENOUGH_JOBS - 1))
+    )
+    assert says(first, "too small", f"{ENOUGH_JOBS - 1} jobs", f"{ENOUGH_JOBS} GPU jobs")
+    assert rest == list(whatif_words.in_short(findings[0]))
+    assert calibration.jobs >= ENOUGH_JOBS
+    assert not any("too small" in sentence for sentence in rest)
 
 
 def test_equal_waits_are_called_equal():

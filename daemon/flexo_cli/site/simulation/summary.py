@@ -7,6 +7,7 @@ from typing import Final
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.measured import Source
+from flexo.words import counted
 from flexo_cli.site.simulation.inference import described
 from flexo_simulation.comparison import Trial
 from flexo_simulation.on_slurm.times import SlurmTimes
@@ -34,7 +35,8 @@ def facts(workload: Workload, trials: Sequence[Trial]) -> Iterator[str]:
 def cluster(nodes: Sequence[NodeGroup]) -> str:
     """The cluster: ``"16 nodes of 8 v100, 4 nodes of 8 t4"``."""
     return ", ".join(
-        f"{group.count} {'node' if group.count == 1 else 'nodes'} of {group.gpus} {group.gpu_type or 'GPUs'}"
+        f"{counted(group.count, 'node')} of "
+        + (f"{group.gpus} {group.gpu_type}" if group.gpu_type else counted(group.gpus, "GPU"))
         + (" on loan" if group.features else "")
         for group in nodes
     )

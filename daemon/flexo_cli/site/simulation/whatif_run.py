@@ -192,9 +192,9 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], ou
     for sentence in (*about.facts, ""):
         print_line(sentence)
     for sentence in (
-        *whatif_words.trust(findings.calibration, findings.software),
-        "",
         *whatif_words.in_short(findings),
+        "",
+        *whatif_words.trust(findings.calibration, findings.software),
         "",
     ):
         print_line(sentence)
