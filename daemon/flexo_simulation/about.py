@@ -15,3 +15,5 @@ class About:
     """The parts of the file that were left out."""
     command: str
     """The command that repeats the simulation."""
+    elastic: tuple[str, ...] = ()
+    """Which jobs were made elastic, and how they scale."""

@@ -12,7 +12,11 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 h1 { font-size: 1.6rem; margin-bottom: .2rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem }
 h3 { font-size: 1rem; margin: 1.4rem 0 .2rem }
 p { max-width: 52rem } .quiet { color: var(--quiet) }
-table { border-collapse: collapse; margin: .6rem 0; display: block; overflow-x: auto }
+table { border-collapse: collapse; margin: .6rem 0; display: block; overflow-x: auto;
+  background: linear-gradient(90deg, Canvas 40%, transparent) left / 3rem 100% no-repeat local,
+    linear-gradient(270deg, Canvas 40%, transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(90deg, var(--line), transparent) left / 1rem 100% no-repeat scroll,
+    linear-gradient(270deg, var(--line), transparent) right / 1rem 100% no-repeat scroll }
 th, td { text-align: right; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums }
 th:first-child, td:first-child { text-align: left; white-space: pre-wrap }

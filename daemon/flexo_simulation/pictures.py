@@ -7,7 +7,7 @@ light page and on a dark one.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import matplotlib as mpl
@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from numpy.typing import NDArray
 
 from flexo_simulation.course import Stretch, course_of, stretches_of
 from flexo_simulation.loan_story import LoanStory, means
@@ -32,6 +33,8 @@ _SERVER_KINDS: Final = (
 )
 _FEWER, _AS_ASKED, _MORE = "#e0a03a", "#3b82c4", "#2a9d74"
 _POINTS: Final = 400
+_SAME: Final = 0.02
+"""Curves that differ by no more than this part, everywhere, are drawn as one."""
 _STRETCHES: Final = 500
 _BARS: Final = 160
 """The most jobs that have a bar; of more jobs, this number is chosen evenly."""
@@ -71,9 +74,8 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str, part
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         axes = figure.subplots()
-        for number, (label, values) in enumerate(curves):
-            shares = np.linspace(0, 1, _POINTS)
-            points = np.quantile(np.maximum(values, 1.0), shares) if len(values) else np.array([1.0, 1.0])
+        shares = np.linspace(0, 1, _POINTS)
+        for number, (label, points) in enumerate(_together(curves, shares)):
             axes.plot(
                 points,
                 100 * shares[: len(points)],
@@ -94,6 +96,23 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str, part
         axes.grid(alpha=0.25, color=_INK, linewidth=0.5)
         axes.legend(fontsize=9)
         return _svg(figure, f"Distribution of {what}")
+
+
+def _together(
+    curves: Sequence[tuple[str, Sequence[float]]], shares: NDArray[np.float64]
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """The points of each curve, at these `shares`. Curves that cannot be told apart are one, with all names:
+    the last would hide the others."""
+    drawn: list[tuple[str, NDArray[np.float64]]] = []
+    for label, values in curves:
+        points = np.quantile(np.maximum(values, 1.0), shares) if len(values) else np.array([1.0, 1.0])
+        for number, (names, others) in enumerate(drawn):
+            if points.shape == others.shape and np.allclose(points, others, rtol=_SAME):
+                drawn[number] = f"{names};\n{label}", others
+                break
+        else:
+            drawn.append((label, points))
+    yield from drawn
 
 
 def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float, float]) -> str:

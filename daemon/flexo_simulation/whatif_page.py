@@ -36,11 +36,13 @@ def _parts(
     )
     yield page.heading("In short")
     yield page.listing(whatif_words.in_short(findings))
+    yield page.listing(whatif_words.policies(findings))
     yield page.heading("How far this can be believed")
     for sentence in whatif_words.trust(findings.calibration, findings.software):
         yield page.paragraph(sentence)
     yield page.heading("Each policy, with more and more elastic jobs")
     yield page.table(whatif_words.COLUMNS, whatif_words.rows(findings))
+    yield page.listing(about.elastic)
     yield page.paragraph(
         f"In brackets: the change against what {findings.software.name} does, simulated likewise. Waiting "
         "counts all time in which a job had no GPU, also after a preemption. GPUs in use and idle are "
@@ -54,7 +56,8 @@ def _parts(
     yield page.heading(idle_words.HEADING)
     yield from _idle(findings.idle)
     yield page.heading("What was simulated")
-    yield page.listing(about.facts)
+    window = Window.of(runs)
+    yield page.listing((whatif_words.days(window.begin, window.end), *about.facts))
     if about.omissions:
         yield page.listing(about.omissions)
     yield page.verbatim(about.command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from flexo.words import counted, duration
@@ -31,6 +32,13 @@ EXPLAINED: Final = (
     "completion: mean hours from submission to completion; waited: by all jobs together; 95%: at most so "
     "long waited all but a twentieth; idle, wanted: GPU hours, idle although waiting jobs asked for them"
 )
+_DOES: Final = {
+    "lyra": "short jobs start first, and then the rest goes to jobs that save most time by more workers",
+    "elastic-tiresias": "jobs that have had least GPU time so far go first",
+    "greedy": "all elastic jobs share evenly",
+    "goodput": "GPUs go to jobs that they bring to their end soonest, at the best batch",
+    "throughput": "as many jobs as possible run, at the greatest sum of speeds",
+}
 _NOTHING_H: Final = 1 / 60
 """A mean wait up to this counts as no wait."""
 _LEAST_H: Final = 0.001
@@ -98,19 +106,39 @@ def in_short(findings: Findings) -> Iterator[str]:
         f"{hours(base.idle_wanted_gpu_h)} GPU hours are idle although waiting jobs ask for them."
     )
     first = findings.cases[0].policy if findings.cases else ""
-    for row in findings.rows():
-        case = row.case
-        if case.policy == first:
-            drawn = elastic(row)
-            if row.last_share and not case.elastic_jobs:
-                shares = drawn.partition(" (")[0]
-                yield f"No job is elastic at {shares}: the policy's order of jobs acts alone."
-                drawn = "none"
-            yield (
-                f"Under {first} with {drawn} elastic, all jobs together wait "
-                f"{compared(case.waited_h, base.waited_h, 'h')}, and are completed after "
-                f"{hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h."
-            )
+    of_first = [row for row in findings.rows() if row.case.policy == first]
+    alone = next((row.case for row in of_first if not row.case.elastic_jobs), None)
+    for row in of_first:
+        yield from _of_share(row, base, alone)
+
+
+def _of_share(row: Row, base: Case, alone: Case | None) -> Iterator[str]:
+    """What this share of elastic jobs would bring; `alone`: the same policy without elastic jobs."""
+    case = row.case
+    waits = f"all jobs together wait {compared(case.waited_h, base.waited_h, 'h')}"
+    ends = f"are completed after {hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h"
+    if case.elastic_jobs:
+        beside = compared(case.waited_h, alone.waited_h, "h") if alone else ""
+        beyond = f" Beside its order alone, that is {beside}." if beside else ""
+        yield f"Under {case.policy} with {elastic(row)} elastic, {waits}, and {ends}.{beyond}"
+        return
+    if row.last_share:
+        shares = elastic(row).partition(" (")[0]
+        yield f"No job is elastic at {shares}: the policy's order of jobs acts alone."
+    yield f"Under {case.policy} with none elastic, {waits}, and {ends}. That is its order of jobs alone."
+
+
+def policies(findings: Findings) -> Iterator[str]:
+    """What each policy of the findings does, as far as it has words of its own here."""
+    for name in dict.fromkeys(case.policy for case in findings.cases):
+        if name in _DOES:
+            yield f"{name}: {_DOES[name]}."
+
+
+def days(begin: float, end: float) -> str:
+    """The days of a dump's jobs, from `begin` to `end` (s since the epoch)."""
+    first, last = (datetime.fromtimestamp(at, UTC).strftime("%d %b %Y") for at in (begin, end))
+    return f"the dump has jobs of {first} to {last} (UTC)"
 
 
 def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:

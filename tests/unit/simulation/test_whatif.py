@@ -208,6 +208,17 @@ def test_a_small_dump_is_called_too_small_before_any_figure(findings):
     assert not any("too small" in sentence for sentence in rest)
 
 
+def test_what_the_order_of_jobs_does_alone_is_told_apart_from_elasticity(findings):
+    case = findings[0].cases[0]
+    alone = replace(case, elastic_share=0.0, elastic_jobs=0, waited_h=30.0)
+    elastic = replace(case, elastic_share=0.5, elastic_jobs=9, waited_h=20.0)
+    _, order, both = whatif_words.in_short(replace(findings[0], cases=(alone, elastic)))
+    assert says(order, "none elastic", "order of jobs alone")
+    assert says(both, "9 jobs", "order alone", "10 h less (-33%)")
+    _, unknown = whatif_words.in_short(replace(findings[0], cases=(elastic,)))
+    assert not says(unknown, "order")
+
+
 def test_equal_waits_are_called_equal():
     assert whatif_words.compared(2.0, 2.0, "h") == "as long"
     assert whatif_words.compared(1.0, 2.0, "h") == "1 h less (-50%)"
@@ -226,6 +237,8 @@ def test_the_page_answers_says_how_far_it_can_be_believed_and_shows_it(findings,
         "1 job left out",
         "flexo whatif --sacct dump.txt",
         "How long jobs wait under elastic-tiresias",
+        "elastic-tiresias: jobs that have had least GPU time so far go first.",
+        "the dump has jobs of",
         "How long GPUs were idle between jobs",
         "% of intervals, or of idle GPU time",
     ):

@@ -92,9 +92,8 @@ def run(
         idle = idle_gpus(dump.holders, dump.software, cluster.gpus_per_node, costs.resize_s)
         findings = _findings(dump, size, questions, outcomes, idle)
         omissions = (*summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
-        about = About(
-            tuple(_facts(dump.software, rigid, size, trials, jobs, elasticity)), omissions, outputs.command
-        )
+        facts = tuple(_facts(dump.software, rigid, size, trials))
+        about = About(facts, omissions, outputs.command, tuple(_made_elastic(jobs, elasticity)))
         try:
             _tell(findings, about, outcomes, outputs)
         finally:  # a reader such as `head`, who leaves early, does not cost the page
@@ -160,20 +159,16 @@ def _findings(
     )
 
 
-def _facts(
-    software: Software,
-    rigid: Workload,
-    size: Size,
-    trials: Sequence[Trial],
-    jobs: AskedJobs,
-    elasticity: AskedElasticity,
-) -> Iterator[str]:
+def _facts(software: Software, rigid: Workload, size: Size, trials: Sequence[Trial]) -> Iterator[str]:
     yield f"{counted(len(rigid.jobs), 'GPU job')}: {rigid.name}"
     yield from rigid.notes
     yield f"{summary.cluster(size.nodes)} ({size.how}); the simulation begins with an empty cluster"
     yield summary.rules(trials[0])
     yield software.gpus_known
     yield f"of the other policies, {summary.estimates(trials[1:])}"
+
+
+def _made_elastic(jobs: AskedJobs, elasticity: AskedElasticity) -> Iterator[str]:
     among = "jobs with two GPUs and more" if elasticity.of == "multi" else "all jobs"
     sizes = f"{elasticity.min_factor:g} to {elasticity.max_factor:g} times their GPUs"
     yield f"elastic jobs are drawn by lot (seed {jobs.seed}) among {among}; they can have {sizes}"
@@ -189,7 +184,7 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], ou
         complain(line)
     if not outputs.table:
         return
-    for sentence in (*about.facts, ""):
+    for sentence in (*about.facts, *about.elastic, ""):
         print_line(sentence)
     for sentence in (
         *whatif_words.in_short(findings),
