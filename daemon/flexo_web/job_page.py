@@ -62,8 +62,8 @@ class JobPage:
     """None: it does not run."""
     waiting: WaitingRow | None
     """None: it does not wait."""
-    headline: str
-    """The size and its reason, in a few words; "": it neither runs nor waits."""
+    headline: Because
+    """The size and its reason, in a few words; without text: it neither runs nor waits."""
     why: tuple[Because, ...]
     hours: Hours | None
     """None: flexod does not know when it started."""
@@ -104,7 +104,9 @@ def job_page(
         job_id=job_id,
         row=row,
         waiting=waiting_of(waits, found) if waits else None,
-        headline=privacy.text(reply.headline),
+        headline=found.because(
+            privacy.text(reply.headline), job_id, restart, _event_of_size(job, waits, found)
+        ),
         why=tuple(
             found.because(privacy.text(sentence), job_id, restart, _event_of(sentence, job, waits))
             for sentence in reply.sentences
@@ -117,6 +119,15 @@ def job_page(
         happenings=told,
         speeds=tuple(job.scaling) if job else (),
     )
+
+
+def _event_of_size(
+    job: admin_pb2.ElasticJob | None, waits: admin_pb2.WaitingJob | None, found: Explained
+) -> int:
+    """The number of the event that says why the job has its size; 0: none is known."""
+    if job:
+        return job.reason_event or found.size(job.job_id, job.restart_count)
+    return waits.reason_event if waits else 0
 
 
 def _event_of(sentence: str, job: admin_pb2.ElasticJob | None, waits: admin_pb2.WaitingJob | None) -> int:
@@ -134,7 +145,7 @@ def _restart(job: admin_pb2.ElasticJob | None, reply: admin_pb2.ExplainJobReply 
 
 
 def _unknown(job_id: int, row: JobRow | None, why: str) -> JobPage:
-    return JobPage(job_id, row, None, "", (), None, 0.0, None, 0, 0, (), (), why)
+    return JobPage(job_id, row, None, Because("", 0), (), None, 0.0, None, 0, 0, (), (), why)
 
 
 def _hours(

@@ -72,6 +72,16 @@ def test_what_a_job_waits_for_leads_to_the_event_that_flexod_names(
     assert "computed now" not in text
 
 
+@pytest.mark.parametrize(("named", "leads_to"), [(12, 12), (0, 4)])
+def test_the_headline_of_a_job_leads_to_its_reason_or_else_to_its_last_resize(
+    named: int, leads_to: int, flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.jobs = [job(17, reason_event=named)]
+    said = "4 of 2-8 workers: no idle GPU"
+    flexod.explained[17] = pb.ExplainJobReply(headline=said, events=[GROWN])
+    assert f'href="/events/{leads_to}">{said}</a>' in browser().get("/jobs/17").text
+
+
 def test_an_older_flexod_which_names_no_event_leaves_what_a_job_waits_for_with_the_job(
     flexod: FlexodDouble, browser: Browser
 ) -> None:
