@@ -11,9 +11,12 @@ from flexo_cli.connection import Daemon
 from flexo_protos.v1 import admin_pb2
 
 _GREW, _SHRANK, _GAVE_BACK, _LOST, _SCALED, _ORDERED = "grow", "shrink", "failure", "lost", "scale", "order"
-_RESIZED: Final = (_GREW, _SHRANK, _GAVE_BACK, _LOST, "adopt")
+_RESIZED: Final = (_GREW, _SHRANK, _GAVE_BACK, _LOST)
 """The kinds of events that change a job's size and say why. A satellite that has left was to, so that
 another event has the reason."""
+_ADOPTED: Final = "adopt"
+"""After a restart flexod takes a job over at the size that it has: this explains that only where nothing
+else does."""
 _REASONS: Final[Mapping[str, tuple[str, ...]]] = {
     "capped at": (_SCALED,),
     "is granted": (_GREW,),
@@ -38,7 +41,7 @@ def ask_reasons(daemon: Daemon, _: str) -> tuple[admin_pb2.Event, ...]:
 
     Resizes are asked for by themselves, so that they leave room for what happens seldom and counts for long.
     """
-    kinds = (_RESIZED, (_SCALED, _ORDERED, *_TROUBLES))
+    kinds = ((*_RESIZED, _ADOPTED), (_SCALED, _ORDERED, *_TROUBLES))
     replies = [daemon.events(admin_pb2.ListEventsRequest(kinds=each, limit=_MOST_EVENTS)) for each in kinds]
     events = (event for reply in replies for event in reply.events)
     return tuple(sorted(events, key=lambda event: -event.number))
@@ -59,6 +62,7 @@ class Explained:
     def __init__(self, events: Iterable[admin_pb2.Event] = ()) -> None:
         """`events`: newest first, and no more than the viewer may see."""
         self._resized: dict[tuple[int, int], int] = {}
+        self._adopted: dict[tuple[int, int], int] = {}
         self._newest: dict[tuple[int, int, str], int] = {}
         self._ordered: dict[int, int] = {}
         self._troubles: list[tuple[int, str]] = []
@@ -72,11 +76,14 @@ class Explained:
                     self._ordered.setdefault(job_id, event.number)
             if event.kind in _RESIZED and event.HasField("grant"):
                 self._resized.setdefault(run, event.number)
+            if event.kind == _ADOPTED:
+                self._adopted.setdefault(run, event.number)
             self._newest.setdefault((*run, event.kind), event.number)
 
     def size(self, job_id: int, restart: int) -> int:
         """The number of the event that gave this run of the job its size; 0: none is known."""
-        return self._resized.get((job_id, restart), 0)
+        run = job_id, restart
+        return self._resized.get(run) or self._adopted.get(run, 0)
 
     def place(self, job_id: int) -> int:
         """The number of the event that gave the pending job its priority; 0: none is known."""

@@ -95,6 +95,8 @@ def _unused(job: admin_pb2.ElasticJob) -> Counter[Held]:
         unused[whole] += max(0, base)
     for grant in _with_own_gpus(job):
         reason = _OF_GRANT.get(grant.state, whole if grant.state == "training" else None)
+        if whole is Held.NO_LEADER and reason is Held.WARMING:
+            reason = whole  # as far as flexod knows: after its restart, a satellite may have trained for long
         if reason is not None:
             unused[reason] += grant.workers
     return unused

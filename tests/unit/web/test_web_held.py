@@ -56,6 +56,14 @@ def test_a_job_that_stands_still_uses_none_of_its_gpus(changes: dict[str, bool],
     assert (held.gpus, held.reason) == (4, reason)
 
 
+def test_a_satellite_that_flexod_found_after_its_restart_is_not_said_to_start() -> None:
+    """Nobody has told flexod yet that it trains."""
+    found = job(17, granted=7, started_at=time.time() - 900, grants=[grant("warming")])
+    found.attached = False
+    assert shown_state(found) is ShownState.NO_LEADER
+    assert {each.reason for each in held_gpus([found], Explained(), NOW)} == {Held.NO_LEADER}
+
+
 def test_a_job_without_a_leader_starts_at_first_and_has_lost_it_later() -> None:
     begun = job(17, started_at=time.time() - 5)
     old = job(17, started_at=time.time() - 3600)

@@ -109,6 +109,14 @@ def test_what_a_job_with_all_that_it_can_use_has_leads_to_its_last_resize(
     assert 'href="/events/4">4 of 4 workers: all that it can use</a>' in browser().get("/").text
 
 
+def test_after_a_restart_of_flexod_a_job_s_size_still_leads_to_the_resize_and_else_to_the_adoption() -> None:
+    adopted = event(
+        NOW + 9, "adopt", "satellite 9 with 2 workers on t2 is taken over", "t2", 2, True, number=8
+    )
+    assert explained.Explained([adopted, GROWN]).size(17, 0) == GROWN.number
+    assert explained.Explained([adopted]).size(17, 0) == adopted.number
+
+
 def test_an_event_of_the_run_before_a_requeue_explains_nothing_of_the_present_one(
     flexod: FlexodDouble, browser: Browser
 ) -> None:
