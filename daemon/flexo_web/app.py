@@ -26,7 +26,7 @@ from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
 from flexo_web.event_page import LARGEST
 from flexo_web.feed import Client, Feed
-from flexo_web.forms import TOKEN, BadForm, from_own_page, read_form
+from flexo_web.forms import TOKEN, BadForm, read_form
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
 from flexo_web.openid import OpenId
@@ -188,7 +188,7 @@ class Site:
         """Scale the viewer's job as the form of its page says. If that is done, the page is opened anew, so
         that a reload sends nothing twice; otherwise it says why not."""
         address = _job_of(request)
-        if not from_own_page(request):
+        if not self._sign_in.is_own_page(request):
             self._refusals.note(f"uid {viewer.uid}: a form to scale a job came from no page of this site")
             return self._sign_in.foreign()
         try:
