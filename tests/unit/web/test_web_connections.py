@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -15,6 +16,7 @@ from signed_in import URL, until
 
 from flexo_protos.web_login import purpose
 from flexo_web import connections
+from flexo_web.refusals import RefusalLog
 
 MOST = 20
 USER = "games"
@@ -87,6 +89,18 @@ def test_more_connections_than_are_allowed_keep_nobody_out_and_are_logged_once(
         assert web.by_tcp()[0] == 401
     assert len(web.refusals) == 1
     assert f"the TCP port has {MOST} connections" in web.refusals[0]
+
+
+def test_a_limit_that_is_reached_again_and_again_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS", 0)
+    lines, now = [], [0.0]
+    share = connections.Share("the TCP port", RefusalLog(lines.append), lambda: now[0])
+    for seconds in (0, 1, 59, 61, 62):
+        now[0] = float(seconds)
+        assert not share.enter(Mock())
+    assert len(lines) == 2
 
 
 def test_the_connection_that_has_waited_longest_makes_room(web: Served) -> None:
