@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -67,8 +68,9 @@ def _ask(url: str) -> _Link:
             said = _parsed(answer.read(_MOST_BYTES), url)
     except urllib.error.HTTPError as error:
         with error:
-            why = _parsed(error.read(_MOST_BYTES), url).get("error", f"status {error.code}")
-        raise Refusal(f"flexo-web at {url} gave no link: {why}") from error
+            said = _parsed(error.read(_MOST_BYTES), url)
+        why = said.get("error", f"status {error.code}")
+        raise Refusal(f"flexo-web at {url} gave no link: {why}{_what_to_type(url, said)}") from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
@@ -79,6 +81,19 @@ def _ask(url: str) -> _Link:
         return _Link(str(said["link"]), str(said["user"]), float(said["expires_in_s"]))
     except (KeyError, TypeError) as error:
         raise Unreachable(f"what answers at {url} is not flexo-web") from error
+
+
+def _what_to_type(url: str, said: dict[str, Any]) -> str:
+    """What to do about a refusal of the flexo-web at `url`, if the refusal tells."""
+    try:
+        own = web_login.checked(str(said.get("url", "")))
+    except ValueError:
+        return ""  # it is older
+    if own != url:
+        return f". Its URL is another one. Type: flexo web --url {own}"
+    if urlsplit(own).hostname in web_login.LOOPBACK:
+        return ". Run the command on the host of flexo-web"
+    return ""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -26,7 +26,7 @@ from flexo_protos import web_login
 from flexo_protos.credentials import Authenticator
 from flexo_web.event_page import LARGEST
 from flexo_web.feed import Client, Feed
-from flexo_web.forms import TOKEN, BadForm, from_own_page, read_form
+from flexo_web.forms import TOKEN, BadForm, read_form
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
 from flexo_web.openid import OpenId
@@ -58,6 +58,11 @@ _PAGES_OF_A_USER: Final = 8
 _JOB: Final = "/jobs/{job_id:str}"
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 _NOT_SIGNED_IN: Final = "You are not signed in."
+_BARE: Final = "Not Found"
+"""What starlette says of an address that no route has."""
+_NO_PAGE: Final = "flexo has no page at this address."
+_QUOTED: Final = 40
+"""The most characters of what somebody typed that an answer repeats."""
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -118,6 +123,7 @@ class Site:
                 *self._trusted_header(),
                 Middleware(GZipMiddleware, compresslevel=4),
             ],
+            exception_handlers={_NOT_FOUND: self._show_missing},
             lifespan=self._taking_snapshots,
         )
 
@@ -188,7 +194,7 @@ class Site:
         """Scale the viewer's job as the form of its page says. If that is done, the page is opened anew, so
         that a reload sends nothing twice; otherwise it says why not."""
         address = _job_of(request)
-        if not from_own_page(request):
+        if not self._sign_in.is_own_page(request):
             self._refusals.note(f"uid {viewer.uid}: a form to scale a job came from no page of this site")
             return self._sign_in.foreign()
         try:
@@ -227,28 +233,39 @@ class Site:
         """One of the site's reports, in a sandbox: it has styles of its own, and can do nothing."""
         found = await asyncio.to_thread(report, self._reports, request.path_params["name"])
         if found is None:
-            return PlainTextResponse("there is no such report", _NOT_FOUND)
+            raise HTTPException(_NOT_FOUND, "This site has no such report.")
         return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def _look_up(self, request: Request) -> Response:
         """The page of the job whose number somebody has typed."""
-        number = _number(request.query_params.get("id", "").strip(), _LARGEST_JOB)
-        return RedirectResponse(of_job(number).path if number else NOW.path, _SEE_OTHER)
+        typed = request.query_params.get("id", "").strip()
+        if not typed:
+            return RedirectResponse(NOW.path, _SEE_OTHER)
+        return RedirectResponse(of_job(_checked(typed, "a job", _LARGEST_JOB)).path, _SEE_OTHER)
+
+    async def _show_missing(self, request: Request, error: Exception) -> Response:
+        """The answer to an address that no page has."""
+        why = error.detail if isinstance(error, HTTPException) and error.detail != _BARE else _NO_PAGE
+        viewer = self._sign_in.viewer(request)
+        if viewer is None:
+            return self._sign_in.how_to(why, _NOT_FOUND)
+        return HTMLResponse(self._views.missing(why, viewer), _NOT_FOUND)
 
 
 def _event_of(request: Request) -> Address:
-    return of_event(_number_in_path(request, "number", LARGEST))
+    return of_event(_checked(request.path_params["number"], "an event", LARGEST))
 
 
 def _job_of(request: Request) -> Address:
-    return of_job(_number_in_path(request, "job_id", _LARGEST_JOB))
+    return of_job(_checked(request.path_params["job_id"], "a job", _LARGEST_JOB))
 
 
-def _number_in_path(request: Request, name: str, largest: int) -> int:
-    """A number of the path. Raises HTTPException: it is none."""
-    number = _number(request.path_params[name], largest)
+def _checked(text: str, of: str, largest: int) -> int:
+    """The number of something that somebody wrote. Raises HTTPException: it is none."""
+    number = _number(text, largest)
     if number is None:
-        raise HTTPException(_NOT_FOUND)
+        shown = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+        raise HTTPException(_NOT_FOUND, f"'{shown}' is no number of {of}: digits alone are allowed.")
     return number
 
 

@@ -12,8 +12,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 
+from flexo_protos import web_login
+
 TOKEN: Final = "token"
 """The name of the field that has the form's token."""
+_PORTS: Final = {"http": 80, "https": 443}
 _MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 _MOST_BYTES: Final = 4096
 _MOST_FIELDS: Final = 8
@@ -24,13 +27,26 @@ class BadForm(Exception):
     """What was sent is no form of this site's; the message says why."""
 
 
-def from_own_page(request: Request) -> bool:
-    """Whether a form was sent from a page of this site. Browsers say where a form is from."""
+def own_origins(url: str) -> frozenset[str]:
+    """The origins of the pages that people open at `url`. A loopback address has two names."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    hosts = web_login.LOOPBACK if host in web_login.LOOPBACK else {host}
+    return frozenset(_origin(parts.scheme, host, parts.port) for host in hosts)
+
+
+def from_own_page(request: Request, origins: frozenset[str]) -> bool:
+    """Whether a form was sent from a page of this site, which has these origins. Browsers say where a form is
+    from. The request's own Host says nothing: the client chooses it, and a proxy may leave its port out."""
     try:
-        origin = urlsplit(request.headers.get("origin", "")).netloc
+        parts = urlsplit(request.headers.get("origin", ""))
+        return _origin(parts.scheme, parts.hostname or "", parts.port) in origins
     except ValueError:
         return False
-    return origin == request.headers.get("host", "-")
+
+
+def _origin(scheme: str, host: str, port: int | None) -> str:
+    return f"{scheme}://{host}:{port or _PORTS.get(scheme, 0)}"
 
 
 async def read_form(request: Request) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import re
+import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,10 @@ _FAILED, _USAGE = 1, 2
 _HEADER: Final = "X-Remote-User"
 _CLAIM: Final = "preferred_username"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
-_CONNECTIONS: Final = 2000
+_BACKLOG: Final = 512
+"""The most connections that are accepted at once, before one is ended for another."""
+_FILES: Final = 8192
+"""As many as two sockets' connections need, and then some; a shell's limit is often 1,024."""
 _LAST_ANSWERS_S: Final = 2
 
 
@@ -51,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         address = find_address(options.daemon)
     except (NotAuthentic, Unreachable) as error:
         _end(f"flexo-web: {error}", _FAILED)
+    _allow_files()
     refusals = RefusalLog()
     header = proxy.header if proxy else ""
     site = Site(lambda: Daemon(address), authenticator, url, header, refusals, openid, options.reports)
@@ -61,17 +66,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         uvicorn.Server(_server(site, proxy, refusals)).run(sockets)
 
 
+def _allow_files() -> None:
+    """Let this process have as many open files as its connections need, if its hard limit allows them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _server(site: Site, proxy: Proxy | None, refusals: RefusalLog) -> uvicorn.Config:
     return uvicorn.Config(
         site.app(),
-        http=protocol_for(proxy, refusals) if proxy else "auto",
+        http=protocol_for(proxy, refusals),  # which bounds connections
         ws="none",
         loop="asyncio",
         log_level="error",  # with warnings, whoever sends nonsense could fill the log
         access_log=False,  # it would hold links
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_CONNECTIONS,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=_LAST_ANSWERS_S,
     )
 

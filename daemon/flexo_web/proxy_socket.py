@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from starlette.types import Scope
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from flexo_web.connections import BoundedProtocol, Share
 from flexo_web.refusals import RefusalLog
 
 _MARK: Final = "came_through_proxy"
@@ -79,27 +79,35 @@ def came_through_proxy(scope: Scope) -> bool:
     return bool(scope.get("state", {}).get(_MARK))
 
 
-def protocol_for(proxy: Proxy, log: RefusalLog) -> type[H11Protocol]:
-    """uvicorn's HTTP, which knows the proxy's connections from others."""
+def protocol_for(proxy: Proxy | None, log: RefusalLog) -> type[BoundedProtocol]:
+    """uvicorn's HTTP, which knows the proxy's connections from others. Each socket has a share of its own."""
+    by_tcp, by_proxy = Share("the TCP port", log), Share("the proxy's socket", log)
 
-    class Protocol(H11Protocol):
+    class Protocol(BoundedProtocol):
         """One connection, by TCP or through the proxy's socket."""
 
         _is_refused = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             """See asyncio.Protocol."""
-            super().connection_made(transport)
             connection: socket.socket = transport.get_extra_info("socket")
             if connection.family != socket.AF_UNIX:
+                self.begin(transport, by_tcp)
                 return
             uid = peer_uid(connection)
-            if uid == proxy.uid:
+            if proxy is not None and uid == proxy.uid:
+                self.begin(transport, by_proxy)
                 self.app_state = {**self.app_state, _MARK: True}
                 return
             self._is_refused = True
-            log.note(f"uid {uid} connected to the proxy's socket, and only uid {proxy.uid} may")
+            allowed = f"only uid {proxy.uid} may" if proxy is not None else "nobody may"
+            log.note(f"uid {uid} connected to the proxy's socket, and {allowed}")
             transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """See asyncio.Protocol."""
+            if not self._is_refused:
+                super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             """See asyncio.Protocol."""

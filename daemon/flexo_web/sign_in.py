@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from flexo_protos import web_login
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
-from flexo_web.forms import FormTokens, from_own_page
+from flexo_web.forms import FormTokens, from_own_page, own_origins
 from flexo_web.openid import OpenId
 from flexo_web.openid_entrance import BEGIN_PATH, OpenIdEntrance
 from flexo_web.proxy_socket import came_through_proxy
@@ -59,6 +59,7 @@ class SignIn:
         self._views = views
         self._authenticator = authenticator
         self._url = url
+        self._origins = own_origins(url)
         self._links = Tokens(LINK_S, _LINKS_OF_A_USER, clock)
         self._sessions = Tokens(SESSION_S, _SESSIONS_OF_A_USER, clock)
         self._secure = urlsplit(url).scheme == "https"
@@ -84,6 +85,10 @@ class SignIn:
         if came_through_proxy(request.scope):
             return named_by_proxy(request.scope)
         return self._sessions.holder(request.cookies.get(self._cookie, ""))
+
+    def is_own_page(self, request: Request) -> bool:
+        """Whether a page of this site has sent the request's form."""
+        return from_own_page(request, self._origins)
 
     def form_token(self, request: Request, path: str) -> str:
         """The token of the form at `path`, for the session that the request belongs to."""
@@ -126,7 +131,7 @@ class SignIn:
             async with self._verifying:
                 caller = await asyncio.to_thread(self._authenticator.verify, credential, purpose)
         except NotAuthentic as error:
-            return JSONResponse({"error": str(error)}, _UNAUTHORIZED)
+            return JSONResponse({"error": str(error), "url": self._url}, _UNAUTHORIZED)
         viewer = Viewer(caller.uid, await asyncio.to_thread(_account, caller.uid))
         return JSONResponse({"link": self._link_for(viewer), "user": viewer.name, "expires_in_s": LINK_S})
 
@@ -139,7 +144,7 @@ class SignIn:
 
     async def _enter(self, request: Request) -> Response:
         """Use a link up, and begin a session."""
-        if not from_own_page(request):
+        if not self.is_own_page(request):
             return self.foreign()
         viewer = self._links.withdraw(request.path_params["token"])
         if viewer is None:
@@ -158,7 +163,7 @@ class SignIn:
 
     async def _leave(self, request: Request) -> Response:
         """End the session."""
-        if not from_own_page(request):
+        if not self.is_own_page(request):
             return self.foreign()
         if came_through_proxy(request.scope):
             return self.how_to(_BY_PROXY, 200)

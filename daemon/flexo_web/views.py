@@ -46,6 +46,7 @@ _TITLES: Final[Mapping[str, str]] = {
     WHAT_IF: "What if",
 }
 """The pages in the navigation."""
+_MISSING: Final = "No such page"
 _HISTORY_S: Final = 5.0
 """How long what is known of past loans and of reasons is good for."""
 _EVENT_S: Final = 30.0
@@ -181,6 +182,11 @@ class Views:
         """The whole page of what-ifs, which does not change while somebody looks."""
         main = Markup(self._templates.get_template("whatif.html").render(page=page))
         return self._live(_TITLES[WHAT_IF], WHAT_IF, "", viewer, Markup(), main)
+
+    def missing(self, why: str, viewer: Viewer) -> str:
+        """The whole page for an address that no page has. `why`: what is wrong with the address."""
+        main = Markup(self._templates.get_template("missing.html").render(why=why))
+        return self._live(_MISSING, "", "", viewer, Markup(), main)
 
     def sign_in(self, why: str, viewer: Viewer | None) -> str:
         """The page that says how to sign in; with `viewer`, the button to enter as that user."""

@@ -13,9 +13,9 @@ HOSTILE = (
     "<svg/onload=window.pwned=1> javascript:window.pwned=1 \u202egpj"
 )
 PAGES = (
-    "/", "/mine", "/loans", "/sharing", "/value", "/what-if", "/jobs/17", "/jobs/999", "/events/5",
+    "/", "/mine", "/loans", "/sharing", "/value", "/what-if", "/jobs/17", "/jobs/999", "/events/5", "/whatif",
 )  # fmt: skip
-"""One of each page, and a job that nobody knows."""
+"""One of each page, a job that nobody knows, and an address that is none."""
 
 
 def furnish(flexod: FlexodDouble, word: str = "resnet-50") -> None:

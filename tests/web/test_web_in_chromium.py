@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from chromium import Browsers, Theme, Window
 from flexod_double import FlexodDouble
+from playwright.sync_api import Route
 from pretended import HOSTILE, PAGES, enlarge, furnish
 from served import Served, served, until
 from thorough import rare
@@ -191,3 +192,93 @@ def test_what_a_month_would_have_been_is_asked_with_the_commands_that_the_form_s
         command = seen.page.inner_text("pre").splitlines()[-1]
         assert command.startswith("flexo whatif --sacct jobs.txt")
         assert "--elastic-share 50% --partition gpu" in command
+
+
+HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Chromium's own pages are all visible to Playwright, so the test says what a window's manager would."""
+
+
+def test_many_visible_windows_of_one_browser_all_show_a_change(chromium: Browsers, site: Served) -> None:
+    with chromium.open() as seen:
+        seen.enter(site.link())
+        windows = [seen.page, *(seen.page.context.new_page() for _ in range(8))]
+        for page in windows:
+            page.goto(site.url)
+            page.wait_for_selector("#job-17")
+        site.flexod.jobs[0].granted = 8
+        for page in windows:
+            page.wait_for_function("() => document.querySelector('#job-17').innerText.includes('4>8')")
+            assert page.locator("#lost").is_hidden()
+
+
+def test_a_hidden_page_holds_no_stream_and_is_as_new_as_any_once_it_is_shown(
+    chromium: Browsers, site: Served
+) -> None:
+    ended: list[str] = []
+    with chromium.open() as seen:
+        seen.page.on("requestfailed", lambda request: ended.append(request.url))
+        seen.enter(site.link())
+        seen.mark()
+        seen.page.wait_for_selector("#job-17")
+        with seen.page.expect_event("requestfailed", lambda request: "/updates/" in request.url):
+            seen.page.evaluate(HIDE, True)
+        site.flexod.jobs[0].granted = 8
+        seen.page.wait_for_timeout(3000)
+        assert "4>8" not in seen.page.inner_text("#job-17")
+        with seen.page.expect_request("**/updates/"):
+            seen.page.evaluate(HIDE, False)
+        seen.page.wait_for_function(
+            "() => document.querySelector('#job-17').innerText.includes('4>8')", timeout=SHOWN_WITHIN_MS
+        )
+        assert seen.marked
+
+
+def test_a_page_that_gets_no_answer_says_that_it_is_stale_until_it_gets_one(
+    chromium: Browsers, site: Served
+) -> None:
+    with chromium.open() as seen:
+        seen.enter(site.link())
+        seen.page.wait_for_selector("#job-17")
+        seen.page.wait_for_load_state("networkidle")
+        seen.page.route(f"{site.url}/", lambda route: None)  # never answered
+        site.flexod.jobs[0].granted = 8
+        seen.page.get_by_text("flexo-web does not answer").wait_for()
+        seen.page.unroute(f"{site.url}/")
+        seen.page.wait_for_function("() => document.querySelector('#job-17').innerText.includes('4>8')")
+        assert seen.page.locator("#lost").is_hidden()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_page_that_is_refused_asks_again_and_says_so_if_that_goes_on(
+    chromium: Browsers, site: Served, status: int
+) -> None:
+    refused: list[int] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(status)
+        if len(refused) in (1, 3, 4, 5):
+            route.fulfill(status=status)
+        else:
+            route.continue_()
+
+    def shows(size: str) -> None:
+        seen.page.wait_for_function(f"() => document.querySelector('#job-17').innerText.includes('{size}')")
+
+    with chromium.open() as seen:
+        seen.enter(site.link())
+        seen.page.wait_for_selector("#job-17")
+        seen.page.wait_for_load_state("load")
+        until(lambda: seen.page.evaluate("() => performance.getEntriesByName(location.href).length > 1"))
+        seen.page.route(f"{site.url}/", refuse)
+        site.flexod.jobs[0].granted = 8
+        shows("4>8")
+        assert seen.page.locator("#lost").is_hidden()
+        assert len(refused) == 2
+        site.flexod.jobs[0].granted = 7
+        seen.page.get_by_text("refuses this page").wait_for()
+        shows("4>7")
+        assert seen.page.locator("#lost").is_hidden()
+    assert seen.complaints == []

@@ -64,12 +64,28 @@ def test_it_prints_a_link_that_lets_its_user_in(
     assert (made["user"], made["expires_in_s"]) == (str(UID), 300.0)
 
 
-def test_a_credential_that_is_not_for_this_flexo_web_is_refused_in_its_words(
+def test_a_credential_that_is_not_for_this_flexo_web_is_refused_with_what_to_type(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = url.replace("127.0.0.1", "localhost")  # the same process under another URL than its own
     assert app.run(["web", "--url", other]) == ExitCode.REFUSED
-    assert "was not made for" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "was not made for" in said
+    assert f"flexo web --url {url}" in said
+
+
+def test_who_asks_a_loopback_address_of_another_host_is_told_where_to_run_the_command(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class OfAnotherHost(SayingWho):
+        def credential(self, method: str) -> str:
+            return f"{UID} {method.rpartition(' ')[0]} login1"
+
+    monkeypatch.setattr(web, "new_authenticator", OfAnotherHost)
+    assert app.run(["web", "--url", url]) == ExitCode.REFUSED
+    said = " ".join(capsys.readouterr().err.split())
+    assert "on the host of flexo-web" in said
+    assert "--url" not in said
 
 
 def test_where_nobody_listens_it_names_the_address_and_how_to_say_another(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+from urllib.parse import quote
 
 import pytest
 from flexod_double import NOW, FlexodDouble, event, job
 from signed_in import Browser
+from starlette.testclient import TestClient
 
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_web import pages
@@ -137,22 +139,35 @@ def test_a_job_that_flexod_does_not_know_is_not_found_with_flexod_s_sentence(bro
     assert "job 5 is not in the queue" in answer.text
 
 
-@pytest.mark.parametrize(
-    ("said", "path"),
-    [
-        ("17", "/jobs/17"),
-        (" 17 ", "/jobs/17"),
-        ("", "/"),
-        ("0", "/"),
-        ("-1", "/"),
-        ("9" * 500, "/"),
-        ("//x", "/"),
-    ],
-)
-def test_a_number_that_is_typed_leads_to_the_job_and_anything_else_to_the_first_page(
+@pytest.mark.parametrize(("said", "path"), [("17", "/jobs/17"), (" 17 ", "/jobs/17"), ("", "/")])
+def test_a_number_that_is_typed_leads_to_the_job_and_nothing_typed_to_the_first_page(
     browser: Browser, said: str, path: str
 ) -> None:
     assert browser().get("/jobs", params={"id": said}).headers["location"] == path
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "abc", "9" * 500, "//x"])
+def test_what_is_no_number_of_a_job_is_repeated_on_a_page_with_the_navigation(
+    browser: Browser, said: str
+) -> None:
+    for answer in (browser().get("/jobs", params={"id": said}), browser().get(f"/jobs/{quote(said)}")):
+        assert answer.status_code == 404
+        assert said.startswith("//") or said[:40] in answer.text
+        assert '<a href="/mine"' in answer.text
+    assert len(browser().get("/jobs", params={"id": said}).text) < 4000
+
+
+@pytest.mark.parametrize("path", ["/whatif", "/jobs/17/x", "/what-if/no.html", "/events/x"])
+def test_a_wrong_address_is_a_page_with_the_navigation_and_without_a_session_how_to_sign_in(
+    browser: Browser, site: TestClient, path: str
+) -> None:
+    stranger = site.get(path)
+    assert stranger.status_code in (401, 404)
+    assert "flexo web" in stranger.text
+    assert "ada" not in stranger.text
+    answer = browser().get(path)
+    assert answer.status_code == 404
+    assert '<a href="/mine"' in answer.text
 
 
 def test_a_job_with_a_number_that_no_cluster_has_does_no_harm(browser: Browser) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from flexod_double import FlexodDouble
+from flexod_double import FlexodDouble, SayingWho, client_of, serving
 from signed_in import URL
 from starlette.testclient import TestClient
 
 from flexo_protos import web_login
+from flexo_web.app import Site
 from flexo_web.security_headers import CONTENT_SECURITY_POLICY
 
 SHOWN = ("/", "/mine", "/jobs/17", "/loans", "/sharing", "/value", "/events/1")
@@ -65,7 +66,18 @@ def test_an_account_without_a_name_is_its_number(site: TestClient) -> None:
     assert "Enter as 3999999" in site.get(link(site, 3_999_999)).text
 
 
-@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "http://127.0.0.1:9999"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        None,
+        "null",
+        "http://evil.example",
+        "http://127.0.0.1:9999",
+        "https://127.0.0.1:6837",
+        "http://[",
+        "://:0",
+    ],
+)
 def test_a_form_of_another_site_neither_enters_nor_uses_the_link_up(
     site: TestClient, origin: str | None
 ) -> None:
@@ -74,6 +86,33 @@ def test_a_form_of_another_site_neither_enters_nor_uses_the_link_up(
     assert site.post(made, headers=headers).status_code == 403
     assert site.post("/leave", headers=headers).status_code == 403
     assert site.post(made, headers={"origin": URL}).status_code == 303
+
+
+def test_a_form_of_another_port_is_foreign_whatever_host_the_request_names(site: TestClient) -> None:
+    named = {"origin": "http://localhost:7", "host": "localhost:7"}
+    assert site.post("/leave", headers=named).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "host", "status"),
+    [
+        (URL, "http://localhost:6837", "localhost:6837", 200),
+        ("https://web.example", "https://web.example", "web.example", 200),
+        ("https://web.example", "http://web.example", "web.example", 403),
+        ("https://web.example", "https://web.example:8443", "web.example:8443", 403),
+        ("https://web.example:8443", "https://web.example:8443", "web.example", 200),  # nginx's $host
+        ("https://Web.example:443", "https://web.example", "web.example", 200),
+        ("http://web.example:80", "http://web.example", "web.example", 200),
+    ],
+)
+def test_a_form_is_the_site_s_own_if_scheme_host_and_port_are_those_of_its_url(
+    url: str, origin: str, host: str, status: int
+) -> None:
+    with serving(FlexodDouble()) as address:
+        application = Site(lambda: client_of(address), SayingWho(), url).app()
+        with TestClient(application, base_url=url) as visitor:
+            answer = visitor.post("/leave", headers={"origin": origin, "host": host})
+    assert answer.status_code == status
 
 
 def test_who_signs_out_is_out_and_so_is_a_copy_of_the_cookie(site: TestClient) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from flexod_double import FlexodDouble, client_of, serving
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from flexo_web import updates
 from flexo_web.feed import Client, Feed
@@ -31,10 +31,14 @@ class World:
     views: Views
     updates: Updates
 
+    held: list[StreamingResponse] = field(default_factory=list)
+    """Of the pages that are open: a stream that nobody holds does not count."""
+
     async def open(self, address: Address = NOW, viewer: Viewer = ADA) -> AsyncIterator[str]:
         """An open page of `viewer`, which has heard of the page's first content."""
         response = self.updates.stream(address, viewer, lambda: True)
         assert isinstance(response, StreamingResponse)
+        self.held.append(response)
         lines = response.body_iterator.__aiter__()
         await anext(lines)
         return lines
@@ -139,11 +143,59 @@ def test_while_flexod_is_away_the_last_snapshot_stays_with_the_time_and_it_recov
 
 def test_a_user_s_pages_beyond_the_limit_are_refused_and_others_are_not() -> None:
     async def story(world: World) -> None:
-        opened = [await world.open() for _ in range(STREAMS_OF_A_USER)]
+        for _ in range(STREAMS_OF_A_USER):
+            await world.open()
         assert world.updates.stream(NOW, ADA, lambda: True).status_code == 429
         await world.open(viewer=Viewer(2, "bob"))
-        await opened[0].aclose()  # type: ignore[attr-defined]
+        world.held.pop(0)
         await world.open()
+
+    played(story)
+
+
+def test_streams_of_all_users_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "STREAMS", 3)
+
+    async def story(world: World) -> None:
+        asked = [world.updates.stream(NOW, Viewer(uid, "x"), lambda: True) for uid in range(5)]
+        assert [answer.status_code for answer in asked] == [200, 200, 200, 429, 429]
+
+    played(story)
+
+
+def test_streams_count_before_anything_of_them_is_sent_and_until_they_end_or_are_dropped() -> None:
+    async def story(world: World) -> None:
+        def ask() -> Response:
+            return world.updates.stream(NOW, ADA, lambda: True)
+
+        asked = [ask() for _ in range(50)]  # nothing is sent yet
+        opened = [answer for answer in asked if answer.status_code == 200]
+        assert len(opened) == STREAMS_OF_A_USER
+        del asked
+        opened.pop()  # nobody ever sends it
+        await ended(opened.pop(), asyncio.sleep(0))  # the browser has hung up
+        with pytest.raises(OSError, match="broken"):
+            await ended(opened.pop(), broken())
+        assert [ask().status_code for _ in range(1)] == [200]
+        again = [ask() for _ in range(10)]
+        assert [answer.status_code for answer in again].count(200) == 3
+
+    async def broken() -> None:
+        raise OSError("broken")
+
+    async def ended(response: Response, sent: Awaitable[None]) -> None:
+        """Send a response until `sent` is over, and hang up."""
+        sending = asyncio.ensure_future(sent)
+
+        async def receive() -> dict[str, str]:
+            await asyncio.wait([sending])
+            return {"type": "http.disconnect"}
+
+        async def send(_: object) -> None:
+            await sending
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET"}
+        await response(scope, receive, send)
 
     played(story)
 
