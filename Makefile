@@ -38,7 +38,7 @@ help: ## say what there is
 
 setup: ## install what everything below needs (as root on Debian: packages too)
 	@./setup.sh all
-	@echo 'flexo: everything is in place'
+	@echo 'flexo: everything is in place. Next: . .venv/bin/activate && flexo lab up    (a cluster on this machine; as root)'
 
 setup-native: ## Horovod's native library, for comparisons with stock Horovod (uses no CUDA; minutes, once)
 	@./setup.sh native

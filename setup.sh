@@ -60,6 +60,8 @@ step_number=0
 step_count=0
 child=''
 failed=()
+in_place=() # what is to be said of steps that had nothing to do, once another step has something to do
+logged=0
 did_something=''
 ok=''
 
@@ -83,11 +85,20 @@ watch_child() {
   done
 }
 
+# A set-up with nothing to do says nothing. Any other one has a line for each step, so that no number is missing.
+tell_in_place() {
+  local line
+  for line in "${in_place[@]}"; do say "$line"; done
+  in_place=()
+}
+
 # Runs a function as a process group of its own, so that Ctrl-C ends all that it started; its output goes to the log.
 # Sets `ok` to "yes" or "". It returns no status: in a condition, bash would ignore the failures inside the function.
 run_logged() {
   local title=$1 status=0 started=$SECONDS
   shift
+  tell_in_place
+  logged=$((logged + 1))
   [[ $did_something ]] || : >"$LOG"
   did_something=yes
   printf '\n=== %s: %s\n' "$(date +%T)" "$title" >>"$LOG"
@@ -271,6 +282,9 @@ step_python() {
     stamped flexo "$key" && return
   fi
   rm -f "$STAMPS/torch" "$STAMPS/training"
+  if [[ $extras == *,torch* ]]; then
+    say "[$step_number/$step_count] $title: downloads about 3 GB, unless an earlier set-up on this machine did"
+  fi
   run_logged "$title" install_packages_of "$extras"
   if [[ ! $ok ]]; then
     rm -f "$STAMPS/venv" # looked at again next time
@@ -587,7 +601,7 @@ check_first() {
 }
 
 main() {
-  local caller=all target='' argument steps needs step lacking=()
+  local caller=all target='' argument steps needs step before lacking=()
   for argument; do
     case $argument in
       --lab=*) target=${argument#--lab=} ;;
@@ -605,8 +619,12 @@ main() {
   remove_own_policy # of a set-up that was killed
   step_count=$(wc -w <<<"$steps")
   for step in $steps; do
-    step_number=$((step_number + 1))
+    step_number=$((step_number + 1)) before=$logged
     "step_$step"
+    if ((logged == before)) && [[ " ${failed[*]} " != *" $step "* ]]; then
+      in_place+=("[$step_number/$step_count] $step: in place")
+      [[ ! $did_something ]] || tell_in_place
+    fi
   done
   for step in $needs; do
     [[ " ${failed[*]} " == *" $step "* ]] && lacking+=("$step")

@@ -1,4 +1,4 @@
-"""Examines a slurm.conf before slurmctld is started with it: what the file alone can tell."""
+"""Examines a slurm.conf before slurmctld is started with it: its text, and whether Slurm itself reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from flexo.doctor.preemption import check_preemption
 from flexo.doctor.priorities import check_priorities
 from flexo.doctor.scheduler import check_backfill
 from flexo.doctor.slurm import check_settings
-from flexo.doctor.slurm_conf import BadSlurmConf, SlurmConf, read_slurm_conf
+from flexo.doctor.slurm_conf import BadSlurmConf, SlurmConf, UnreadableSlurmConf, read_slurm_conf
+from flexo.doctor.slurm_reads import check_reading
+from flexo.doctor.slurm_starts import check_gpus, check_start
 from flexo.doctor.submission import check_access
 
 
@@ -27,15 +29,20 @@ def examine_slurm_conf(path: Path, config_path: Path) -> list[Finding]:
     findings, settings = _configured(config_path)
     try:
         slurm = read_slurm_conf(path)
+    except UnreadableSlurmConf as error:
+        return [*findings, problem("slurm.file", str(error), "Check the path, and that you may read it.")]
     except BadSlurmConf as error:
         return [*findings, problem("slurm.file", str(error), "Correct it; slurm.conf(5) has the form.")]
     return [
         *findings,
         ok("slurm.file", f"{path} can be read, with {len(slurm.partitions)} partitions"),
+        check_reading(path, slurm.lines),
+        *check_start(slurm),
         *_judged(slurm, settings),
         not_checked(
             "slurm",
-            "release, plugin, QOS, cgroups, rights and clocks: a file does not tell",
+            "whether slurmctld finds the plugins, files and hosts that the file names; release, flexo's"
+            " plugin, QOS, cgroups, rights and clocks: a file does not tell",
             "After the restart: `flexo doctor`.",
         ),
     ]
@@ -64,6 +71,7 @@ def _judged(slurm: SlurmConf, settings: Settings) -> list[Finding]:
         *check_partitions(config, ordinary, satellites),
         *check_borrowed(config, partitions, settings.loaning),
         *shared,
+        *check_gpus(slurm, names.satellite_partition),
         *check_neighbours(config, partitions, names.satellite_partition),
         *check_access(partitions, names.satellite_partition),
         *check_priorities(config, settings.controller),

@@ -106,7 +106,8 @@ def _pool(view: admin_pb2.PoolView) -> PoolAnswer:
 
 
 def print_findings(findings: Sequence[Finding], quiet: bool) -> None:
-    """Print findings, and how many there are of each level. `quiet`: only what is not ok."""
+    """Print findings, and how many there are of each level. `quiet`: only what is not ok, and
+    the names of what was not checked."""
     for finding in findings:
         if quiet and finding.level in (Level.OK, Level.NOT_CHECKED):
             continue
@@ -114,7 +115,9 @@ def print_findings(findings: Sequence[Finding], quiet: bool) -> None:
         if finding.fix and finding.level is not Level.OK:
             print_line(f"{'':{_WIDTH}}-> {finding.fix}")
     counted = Counter(finding.level for finding in findings)
-    print_line(", ".join(f"{counted[level]} {_words(level)}" for level in Level))
+    left_out = dict.fromkeys(each.check for each in findings if quiet and each.level is Level.NOT_CHECKED)
+    names = f" ({', '.join(left_out)})" if left_out else ""
+    print_line(", ".join(f"{counted[level]} {_words(level)}" for level in Level) + names)
 
 
 def _words(level: Level) -> str:

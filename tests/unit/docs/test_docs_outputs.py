@@ -34,6 +34,7 @@ def test_a_command_prints_what_its_page_shows(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)  # the repository's examples are there, and reports are written there
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", str(tmp_path))  # the page's reader has no Slurm on his machine
     for name in ("FLEXO_CONFIG", "FLEXO_DAEMON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(progress, "EVERY_S", math.inf)  # a slow machine says more than the page
