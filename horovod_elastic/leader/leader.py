@@ -58,6 +58,7 @@ GOODBYE_BOUND_S = 30.0
 ANSWERS_WITHIN_S = 30.0
 """Longest time until the leader's thread has answered a thread that asks it."""
 _TAKEN_BACK = "the cluster takes the node back (SIGTERM)"
+_TERMINATED = "it was cancelled, interrupted, preempted or out of time (SIGTERM)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +424,7 @@ class Leader:
             return
         link.leaving = True
         if link.base:
-            self._end(143, "the cluster ends the base (SIGTERM)")
+            self._end(143, _TERMINATED)
             return
         self._satellites.leaves(name, reason)
         self.send_away(name, reason)

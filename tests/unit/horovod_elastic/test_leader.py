@@ -630,8 +630,18 @@ def test_what_the_job_has_gained_survives_its_leaders_and_is_flexos_last_line(
     job.leader.stop(0, "the script has ended")
     job.thread.join(BOUND_S)
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "flexo: 412 GPU minutes on satellites, 7 resizes, 0.3 s paused"
+        "flexo: 412 GPU minutes trained on satellites, 7 resizes, 0.3 s paused"
     )
+
+
+def test_a_base_that_gets_sigterm_is_told_what_that_may_mean(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.attach(17, "n1", base=True)
+    job.do(lambda: job.leader.agent_leaving("n1-17", "SIGTERM"))
+    job.leader.post(job.leader._agents.by_name.clear)
+    job.thread.join(BOUND_S)
+    assert says(capsys.readouterr().err, "143", "cancelled", "preempted", "out of time", "SIGTERM")
 
 
 def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
