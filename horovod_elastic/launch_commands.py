@@ -120,6 +120,11 @@ def read(
     return _of_torchrun(launcher, python, arguments, tasks, variables)
 
 
+def python_in(command: Sequence[str]) -> str:
+    """The path of the Python that a command begins with; "" if it begins with something else."""
+    return (shutil.which(command[0]) or "") if _PYTHON.fullmatch(Path(command[0]).name) else ""
+
+
 def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The launcher in a command, and its arguments."""
     program = Path(command[0]).name
