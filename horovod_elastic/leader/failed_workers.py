@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from flexo_protos.v1 import jobs_pb2
 from horovod_elastic.leader.membership.commands import NewWorkerFailed
 from horovod_elastic.trace import count, how_it_ended
 
@@ -32,6 +33,10 @@ class FailedWorkers:
             return f"{workers} on {self.node} failed before training ({how}) and {were} started again"
         on = f"; the job trains on with {count(training, 'worker')}" if training else ""
         return f"new workers on {self.node} fail before training ({how}){on}. {_AS_IT_IS}"
+
+    def told(self) -> jobs_pb2.WorkersFailed:
+        """The message for flexod."""
+        return jobs_pb2.WorkersFailed(node=self.node, workers=self.workers, how=how_it_ended(self.exit_code))
 
 
 class FailureCollector:

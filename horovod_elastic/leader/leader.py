@@ -293,6 +293,8 @@ class Leader:
     def _tell_of_failed_workers(self, now: float) -> None:
         for failed in self._failed_workers.take(now):
             say(failed.sentence(self._membership.size))
+            if failed.again:  # else the grant is given back, and the reason with it
+                self._reporter.send(jobs_pb2.FromLeader(workers_failed=failed.told()))
             self._trace.event(
                 "new workers failed",
                 node=failed.node,

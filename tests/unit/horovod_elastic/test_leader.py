@@ -657,6 +657,7 @@ def test_new_workers_that_fail_are_told_of_in_one_line(
         assert says(line, "n7", "exit code 1")
         assert ("2 new workers" in line) is again
         assert says(line, "1 worker", "the script as it is now") is not again
+    assert [each.workers_failed.workers for each in job.link.heard if each.HasField("workers_failed")] == [2]
     wait_until(lambda: job.leader._satellites._satellites["g1"].failed)
 
 
