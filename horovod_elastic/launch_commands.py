@@ -105,6 +105,7 @@ def read(
     """
     launcher, arguments = _split(command)
     if not launcher:
+        _refuse_bare_script(command[0])
         return Launch(tuple(command))
     if launcher in _START_PROCESSES:
         raise ValueError(
@@ -117,6 +118,11 @@ def read(
     if launcher == _ACCELERATE:
         return _of_accelerate(python, arguments, tasks, ask)
     return _of_torchrun(launcher, python, arguments, tasks, variables)
+
+
+def python_in(command: Sequence[str]) -> str:
+    """The path of the Python that a command begins with; "" if it begins with something else."""
+    return (shutil.which(command[0]) or "") if _PYTHON.fullmatch(Path(command[0]).name) else ""
 
 
 def _split(command: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -167,6 +173,15 @@ def _python_of(program: str) -> str:
         return interpreter
     beside = Path(found).parent / "python"
     return str(beside) if beside.exists() else "python3"
+
+
+def _refuse_bare_script(program: str) -> None:
+    """Raise ValueError if the command begins with a Python script that cannot be run as a program."""
+    if program.endswith(".py") and Path(program).is_file() and shutil.which(program) is None:
+        raise ValueError(
+            f"{program} is a Python script, and there is no such program in PATH. Did you mean"
+            f" `flexo run python {program}`?"
+        )
 
 
 # --- torchrun -------------------------------------------------------------------------------------------

@@ -175,6 +175,11 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
             os.environ[reproducible.VARIABLE] = reproducible.asked(value, given=bool(equals))
         elif option in _OPTIONS_WITH_VALUES:
             _OPTIONS_WITH_VALUES[option](value if equals or not rest else rest.pop(0))
+        elif option in _OF_SUBMISSION:
+            raise ValueError(
+                f"{option}: this option belongs to the submission of the job: sbatch {option}{equals}{value},"
+                f" or #SBATCH {option}{equals}{value} in the job script"
+            )
         else:
             raise ValueError(f"{option}{equals}{value}: no such option; flexo run --help lists them")
     if os.environ.get(rates.VARIABLE) and os.environ.get(BATCH_RULE) != BatchRule.GROW.value:
@@ -224,6 +229,11 @@ def _choose_one(option: str, variable: str, kind: type[enum.Enum]) -> Callable[[
     return choose_value
 
 
+_OF_SUBMISSION = (
+    *("--elastic", "--elastic-fungible", "--elastic-heterogeneous", "--elastic-batch"),
+    *("--elastic-opportunistic", "--elastic-cohost"),
+)
+"""The options of a job's submission (slurm_plugin/spank_elastic.c)."""
 _OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
     "--core": choice.choose,
     "--aggregators": choice.choose_aggregators,
@@ -410,6 +420,8 @@ class BaseAgents:
         threads.start(self._terminate, name="terminate", failed=say_error)
 
     def _terminate(self) -> None:
+        if self._signalled == signal.SIGINT:
+            say("flexo run was interrupted (Ctrl-C), and ends the job")
         try:
             self._cluster.terminate_base()
         except Refused as error:

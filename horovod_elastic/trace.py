@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import sys
 import time
 import traceback
@@ -33,6 +34,16 @@ def say_error(error: BaseException) -> None:
 def count(number: int, one: str, many: str = "") -> str:
     """``1 worker``, ``2 workers``; ``2 batches`` where `many` says so."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def how_it_ended(exit_code: int) -> str:
+    """``exit code 1``, or ``SIGKILL`` for a process that a signal has ended (as in subprocess)."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
 
 
 class _Output:

@@ -35,6 +35,7 @@ from flexo.control.batch_trials import BatchTrials, TrialOrder, read_all_reduce
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.ended import EndedJobs
 from flexo.control.explanations import explain, headline, profile
+from flexo.control.failed_workers import FailedWorkersLog
 from flexo.control.fair_shares import FairShares
 from flexo.control.inline_executor import InlineExecutor
 from flexo.control.job_owners import JobOwners
@@ -225,6 +226,7 @@ class Controller:
         self._seen_speeds = SeenSpeeds()
         self._silent = SilentJobs()
         self._poll_interval = PollInterval(controller)
+        self._failed_workers = FailedWorkersLog()
         self._slow_gpus = SlowGpus(self._event_store, controller.slow_gpu_s, self._clock())
         self._time_limits = TimeLimits(
             cluster, self._recent_errors, controller.time_limit_s, self._clock(), self._beside
@@ -687,7 +689,7 @@ class Controller:
         reports: Mapping[JobKey, LeaderReport],
         traits: ClusterTraits,
     ) -> _Decided:
-        self._take_slow_gpus(reconciled, state.at)
+        self._take_reports(reconciled, state.at)
         self._residency.see(reconciled.jobs, state.at, self._grant_ledger.given_back)
         self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
         silent = self._silent.see(reports, {job.key for job in reconciled.jobs}, state.at)
@@ -749,13 +751,14 @@ class Controller:
                 for grant_id in grants:
                     self._grant_ledger.withdraw(key, grant_id, self._clock(), of_itself=True)
 
-    def _take_slow_gpus(self, reconciled: ReconciledState, now: float) -> None:
+    def _take_reports(self, reconciled: ReconciledState, now: float) -> None:
         held = {view.job.key: nodes_of(view.job) for view in self._view.jobs}
         users = {view.job.key: view.job.user for view in self._view.jobs}
         for job in reconciled.jobs:
             held[job.key] = held.get(job.key, frozenset()) | nodes_of(job)
             users[job.key] = job.user
         self._record(tuple(self._slow_gpus.take(self._leaders.take_slow_gpus(), held, users, now)))
+        self._record(tuple(self._failed_workers.take(self._leaders.take_failed_workers(), held, now)))
 
     def _start_within_s(self, traits: ClusterTraits) -> int:
         chosen = self._settings.controller.start_within_s

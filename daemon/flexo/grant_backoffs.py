@@ -38,8 +38,8 @@ class _Backoff:
         return self.again(now)
 
     def after_unused(self, until: float, now: float) -> _Backoff:
-        """The backoff after a grant whose satellite never ran. From the second such grant in a row on, the
-        job rests longer."""
+        """The backoff after a grant whose satellite never ran, or whose workers failed. From the second such
+        grant in a row on, the job rests longer."""
         if self.until > now:  # this grant was issued together with others that failed
             return _Backoff(self.failures, until)
         longer = _Backoff(self.failures - 1, 0.0).again(now).until if self.failures else 0.0
@@ -67,7 +67,7 @@ class Backoffs:
         node = self._nodes.get((grant.job, grant.node), _Backoff())
         self._nodes[grant.job, grant.node] = node.again(now)
         until = max(job.until, grant.since_at + FIRST_S)
-        if ran:
+        if ran and reason is not FailureReason.WORKERS_FAILED:  # which follows the job to other nodes
             self._jobs[grant.job] = _Backoff(job.failures, until)
         else:
             self._jobs[grant.job] = job.after_unused(until, now)

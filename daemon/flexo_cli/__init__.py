@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from importlib.util import find_spec
 
@@ -23,6 +24,32 @@ DELEGATED = ("run", "hosts", "share", "aggregator")
 
 def main() -> None:
     """Entry point of `flexo`. Exit codes: docs/reference/commands.md."""
+    try:
+        _carry_out()
+    except BrokenPipeError:
+        if not _reader_has_left():
+            raise
+        sys.exit(1)  # as typer ends a command
+    finally:
+        _write_out()
+
+
+def _reader_has_left() -> bool:
+    """Whether nobody reads the output any more, as after `flexo ... | head`."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
+
+
+def _write_out() -> None:
+    """Write the rest of the output, for which its reader may not have waited."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # Python writes it again when it ends, and would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _carry_out() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # others' names may have characters that a terminal lacks
             stream.reconfigure(errors="backslashreplace")

@@ -157,11 +157,12 @@ def _pairs(job: int, run: Run, found: Cost) -> list[tuple[str, str]]:
     state = f"{run.state} after" if run.state else "runs for"
     stood = f"stood still for {run.paused_s:.1f} s in {run.resizes} resize{'' if run.resizes == 1 else 's'}"
     lost = "not known" if found.lost is None else f"{hours_text(found.lost * each)} {unit}: it {stood}"
+    gained = hours_text(found.satellites * each)
     share = f", {found.satellites / found.all:.0%} of all" if found.all else ""
     return [
         (f"job {job}", f"{state} {duration(run.seconds)}"),
         ("base", f"{hours_text(found.base * each)} {unit}: {workers(run.base_workers)}{of}"),
-        ("gained", f"{hours_text(found.satellites * each)} {unit} on satellites{share}"),
+        ("gained", f"{gained} {unit} on satellites, their starts included{share}"),
         ("lost", lost),
         *([("tried", _tried(run, found, each, unit))] if run.tried_worker_s else []),
         ("in all", f"{hours_text(found.all * each)} {unit}"),

@@ -13,6 +13,7 @@ from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import Cap, GrantFailure, LeaderReport
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
 from flexo.model.measured import (
+    FailedWorkers,
     RunningTime,
     ScalingPoint,
     ScriptKey,
@@ -39,6 +40,10 @@ class NoLeaders:
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
         """No reports."""
+        return ()
+
+    def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
+        """No workers fail."""
         return ()
 
     def tell(self, key: JobKey, orders: Orders) -> None:

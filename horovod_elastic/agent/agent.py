@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import network, threads, wire
+from horovod_elastic import launch_commands, network, threads, wire
 from horovod_elastic.agent import aggregator, shared_gpus
 from horovod_elastic.agent.aggregator import LocalAggregator
 from horovod_elastic.agent.leader_link import LeaderLink
@@ -389,6 +389,7 @@ class Agent:
             inherited=leading.heir,
             parked=self._parked,
             script=script_digest(self._options.command),
+            python=launch_commands.python_in(self._options.command),
         )
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)

@@ -249,7 +249,7 @@ class Supervisor:
                 preexec_fn=_become_a_deaf_worker if order["deaf"] else _become_a_worker,
             )
         except OSError as error:
-            worker.exit_code, worker.error = COMMAND_NOT_RUN, str(error)
+            worker.exit_code, worker.error = COMMAND_NOT_RUN, error.strerror or str(error)
             self._tell_end(worker_id, worker)
 
     def _look_after_workers(self) -> None:

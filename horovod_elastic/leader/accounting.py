@@ -72,10 +72,11 @@ class Accounting:
         )
 
     def sentence(self, gpus: Amount) -> str:
-        """ "412 GPU minutes on satellites, 7 resizes, 0.3 s paused". `gpus`: number of GPUs of a worker."""
+        """ "412 GPU minutes trained on satellites, 7 resizes, 0.3 s paused". `gpus`: GPUs of a worker."""
         minutes = self._satellite_worker_s * float(gpus or 1) / 60
         number = f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}".removesuffix(".0")
         what = f"{'GPU' if gpus else 'worker'} minute{'' if number == '1' else 's'}"
         return (
-            f"{number} {what} on satellites, {count(self._resizes, 'resize')}, {self._paused_s:.1f} s paused"
+            f"{number} {what} trained on satellites, {count(self._resizes, 'resize')},"
+            f" {self._paused_s:.1f} s paused"
         )

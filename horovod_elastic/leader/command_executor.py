@@ -68,8 +68,9 @@ class CommandExecutor:
         match command:
             case Start():
                 self._start_worker(command)
-            case Kill(worker_id, agent, why):
-                say(f"worker {worker_id} on {agent} is killed: {why}")
+            case Kill(worker_id, agent, why, quiet):
+                if not quiet:
+                    say(f"worker {worker_id} on {agent} is killed: {why}")
                 kill = workers_pb2.KillWorker(worker_id=worker_id)
                 self._agents.tell(agent, workers_pb2.ToAgent(kill_worker=kill))
             case Prepare(generation, places):

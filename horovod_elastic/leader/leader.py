@@ -31,7 +31,15 @@ from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.base_watch import BaseWatch
 from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.daemon_link import DaemonLink
-from horovod_elastic.leader.membership.commands import Command, Dismiss, End, GoBack, Start
+from horovod_elastic.leader.failed_workers import FailureCollector
+from horovod_elastic.leader.membership.commands import (
+    Command,
+    Dismiss,
+    End,
+    GoBack,
+    NewWorkerFailed,
+    Start,
+)
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers, slot_of
 from horovod_elastic.leader.notices import Notices, wanted
@@ -58,6 +66,7 @@ GOODBYE_BOUND_S = 30.0
 ANSWERS_WITHIN_S = 30.0
 """Longest time until the leader's thread has answered a thread that asks it."""
 _TAKEN_BACK = "the cluster takes the node back (SIGTERM)"
+_TERMINATED = "it was cancelled, interrupted, preempted or out of time (SIGTERM)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class Leader:
     `name`: name of the agent in whose process the leader lives. `address`: address at which this node is
     reached. `inherited`: whether another leader has led this job before. `parked`: the base's store for the
     state of an opportunistic job. `script`: see try_batches.script_digest.
+    `python`: the Python that workers run; "": they run something else.
     """
 
     def __init__(
@@ -97,8 +107,10 @@ class Leader:
         inherited: bool = False,
         parked: ParkedStore | None = None,
         script: str = "",
+        python: str = "",
     ) -> None:
         self.plan = plan
+        self._python = python
         self._parked = parked
         self.name = name
         self._lease = lease
@@ -128,6 +140,7 @@ class Leader:
         self._knows_sums = not inherited
         """Whether the agents of all satellites have attached that an earlier leader may have assigned."""
         self._accounting = Accounting(since)
+        self._failed_workers = FailureCollector()
         self._notices = Notices(wanted(os.environ), plan.base.job_id, plan.base.restart_count)
         self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
@@ -255,6 +268,7 @@ class Leader:
         self._watch_base(now)
         self._watch_agents(now)
         self._carry_out(self._membership.tick(now))
+        self._tell_of_failed_workers(now)
         self._oversight.tick(now)
         self._satellites.tick(now)
         self._place_sums(now)
@@ -275,6 +289,19 @@ class Leader:
         satellites = self._agents.satellites()
         members = self._membership.present()
         return len({slot_of(worker) for worker in members if worker.agent in satellites})
+
+    def _tell_of_failed_workers(self, now: float) -> None:
+        for failed in self._failed_workers.take(now):
+            say(failed.sentence(self._membership.size))
+            if failed.again:  # else the grant is given back, and the reason with it
+                self._reporter.send(jobs_pb2.FromLeader(workers_failed=failed.told()))
+            self._trace.event(
+                "new workers failed",
+                node=failed.node,
+                workers=failed.workers,
+                exit_code=failed.exit_code,
+                again=failed.again,
+            )
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -423,7 +450,7 @@ class Leader:
             return
         link.leaving = True
         if link.base:
-            self._end(143, "the cluster ends the base (SIGTERM)")
+            self._end(143, _TERMINATED)
             return
         self._satellites.leaves(name, reason)
         self.send_away(name, reason)
@@ -492,6 +519,8 @@ class Leader:
             match command:
                 case Dismiss(agent, why):
                     self._dismiss(agent, why)
+                case NewWorkerFailed():
+                    self._failed_workers.add(command, time.monotonic())
                 case Start() if self._outcome is not None:
                     pass
                 case GoBack():
@@ -508,7 +537,9 @@ class Leader:
         if end.exit_code and not self._agents.base_is_here():
             self._let_anybody_lead(f"{end.why} here, and the base, which says nothing, may still go on")
         else:
-            self._end(end.exit_code, end.why)
+            began = self._membership.generation > 0
+            ran = f". Workers ran {self._python}" if self._python and end.exit_code and not began else ""
+            self._end(end.exit_code, f"{end.why}{ran}")
 
     def _rendezvous_failed(self, generation: int, error: Exception) -> None:
         """Give up the attempt at a generation whose rendezvous failed, if its members have not met yet."""

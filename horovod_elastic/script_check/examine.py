@@ -14,6 +14,7 @@ from pathlib import Path
 
 from horovod_elastic.script_check import rules, sources
 from horovod_elastic.script_check.findings import Finding, Level, Report, Tier
+from horovod_elastic.script_check.stale_sizes import stale_sizes
 from horovod_elastic.script_check.tree import Place, places
 
 _FRAMEWORKS = (
@@ -35,7 +36,7 @@ def check(script: Path, arguments: Sequence[str] = ()) -> Report:
     tier = _tier(found)
     findings = {*_by_rules(found), *_of_tier(found, tier, str(script)), *_of_arguments(arguments)}
     if tier is Tier.HOROVOD:  # hvd.elastic.run enters the training function anew after a resize
-        findings = {each for each in findings if each.rule != "static-shards"}
+        findings = {each for each in findings if each.rule not in ("static-shards", "stale-size")}
     elif tier in (Tier.DDP, Tier.DECLARED, Tier.UNKNOWN):
         findings = {_with_declaration(each, declares=_declares(found)) for each in findings}
     return Report(str(script), tuple(each.name for each in read), tier, tuple(sorted(findings)))
@@ -73,6 +74,7 @@ def _by_rules(found: Sequence[Place]) -> Iterator[Finding]:
             yield Finding(place.source.name, place.line, "early-break", what, Level.HINT)
     yield from _several_groups(found)
     yield from _streams(found)
+    yield from stale_sizes(found)
 
 
 def _several_groups(found: Sequence[Place]) -> Iterator[Finding]:

@@ -57,6 +57,17 @@ class Ranks:
         """Whether the expression is computed from the number of processes."""
         return self._about(expression, _SIZE, self._size)
 
+    def asks_for_size(self, expression: ast.AST | None) -> bool:
+        """Whether the expression is nothing but a question for the number of processes."""
+        while isinstance(expression, ast.Call) and self._source.full(expression.func) == "int":
+            expression = expression.args[0] if expression.args else None
+        match expression:
+            case ast.Subscript():
+                return self._about(expression, _SIZE, set())
+            case ast.Call():
+                return self._tells(expression, _SIZE)
+        return False
+
     def _about(self, node: ast.AST | None, quantity: _Quantity, assigned: set[str]) -> bool:
         match node:
             case ast.Name(id=name):
@@ -101,14 +112,15 @@ def _assignments(tree: ast.Module) -> Iterable[tuple[str, ast.expr]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                yield from _pairs(target, node.value)
+                yield from pairs(target, node.value)
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            yield from _pairs(node.target, node.value)
+            yield from pairs(node.target, node.value)
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> Iterable[tuple[str, ast.expr]]:
+def pairs(target: ast.expr, value: ast.expr) -> Iterable[tuple[str, ast.expr]]:
+    """The names that an assignment binds, each with its value, as far as both are written out."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for each, its in zip(target.elts, value.elts, strict=False):
-            yield from _pairs(each, its)
+            yield from pairs(each, its)

@@ -240,7 +240,7 @@ def _knows_size(place: Place, node: ast.ClassDef) -> bool:
 def trains(loop: ast.For | ast.While) -> bool:
     """Whether a loop has a backward pass, and no loop inside of it has."""
     inner = [each for each in ast.walk(loop) if isinstance(each, ast.For | ast.While) and each is not loop]
-    return _has_backward(loop) and not any(map(_has_backward, inner))
+    return has_backward(loop) and not any(map(has_backward, inner))
 
 
 def takes_no_batch(place: Place) -> bool:
@@ -279,7 +279,8 @@ def _is_local(place: Place, test: ast.expr) -> bool:
     return False
 
 
-def _has_backward(node: ast.AST) -> bool:
+def has_backward(node: ast.AST) -> bool:
+    """Whether something in it calls `backward`."""
     calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
     return any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in calls)
 

@@ -70,7 +70,7 @@ def test_satellites_that_slurm_takes_back_leave_no_word_of_slurms(submit: Submit
     job.check_finished()
     assert slurms_words(job) == []
     match = re.fullmatch(
-        r"flexo: (\S+) GPU minutes? on satellites, (\d+) resizes?, \S+ s paused", last_line(job)
+        r"flexo: (\S+) GPU minutes? trained on satellites, (\d+) resizes?, \S+ s paused", last_line(job)
     )
     assert match is not None, last_line(job)
     assert int(match[2]) == len(job.sizes()) - 1

@@ -32,7 +32,7 @@ from flexo.controller import Controller
 from flexo.event_store.store import EventStore
 from flexo.grant_signatures import GrantSigner
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
-from flexo.model.measured import SlowGpuReport
+from flexo.model.measured import FailedWorkers, SlowGpuReport
 from flexo.model.nodes import Partition
 from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
@@ -299,6 +299,7 @@ class FakeLeaders:
         self.attached: dict[JobKey, FakeLeader] = {}
         self.failures: list[GrantFailure] = []
         self.slow: list[SlowGpuReport] = []
+        self.failed_workers: list[FailedWorkers] = []
         self.asked_to_save: list[tuple[JobKey, str]] = []
         self.saved: list[Saved] = []
 
@@ -308,6 +309,10 @@ class FakeLeaders:
     def take_failures(self):
         failures, self.failures = tuple(self.failures), []
         return failures
+
+    def take_failed_workers(self):
+        failed, self.failed_workers = tuple(self.failed_workers), []
+        return failed
 
     def take_slow_gpus(self):
         slow, self.slow = tuple(self.slow), []

@@ -18,7 +18,7 @@ from flexo.control.views import UnknownJob
 from flexo.event_store.search import Search
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import Cap, FailureReason, GrantFailure, SatelliteReport, SatelliteState
-from flexo.model.measured import ScalingPoint, SlowGpuReport, Source
+from flexo.model.measured import FailedWorkers, ScalingPoint, SlowGpuReport, Source
 from flexo.model.queue import ElasticRequest, JobKey, JobState
 from flexo.model.ranges import Range
 from flexo.policies import registry
@@ -889,6 +889,17 @@ def test_a_node_with_a_slow_gpu_is_left_alone_for_a_while_also_after_a_restart(t
     assert says(world.last("slow"), "GPU 1 of t2", "1.8 times", "job 1")
     world.go(100)
     assert world.controller.status().slow_gpus == ()
+
+
+def test_new_workers_that_failed_and_started_again_are_an_event_of_their_own_job(world):
+    world.job()
+    world.go(20)
+    for node in ("t3", "t2", "t2"):
+        world.leaders.failed_workers.append(FailedWorkers(KEY, node, 2, "exit code 1"))
+    world.go(4)
+    restarts = [each.text for each in world.event_store.events(None, 1000) if each.kind == "restart"]
+    assert len(restarts) == 1  # the job has nothing on t3, and once a minute is enough
+    assert says(restarts[0], "2 new workers", "t2", "exit code 1")
 
 
 def test_a_leader_may_only_speak_of_gpus_that_its_own_job_has(world):

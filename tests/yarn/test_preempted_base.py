@@ -52,7 +52,7 @@ def test_a_job_whose_base_yarn_takes_ends_in_order_waits_for_its_gang_and_begins
     others.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 1), 4))
     others.wait_until("its share", lambda: len(others.held) == 4)
     job.wait_until("a word of it", lambda: "begins anew" in job.output())
-    assert "the cluster ends the base (SIGTERM)" in job.output()
+    assert "preempted or out of time (SIGTERM)" in job.output()
     others.end()
     begun = max(event["time"] for event in job.events("commit"))
     job.wait_until("another run", lambda: any(event["time"] > begun for event in job.events("commit")))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexo.model.elastic import GrantFailure, LeaderReport
-from flexo.model.measured import SlowGpuReport
+from flexo.model.measured import FailedWorkers, SlowGpuReport
 from flexo.model.queue import JobKey
 from flexo_protos.resources import Devices
 
@@ -81,6 +81,10 @@ class Leaders(Protocol):
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
         """The GPUs that leaders have found slow since the last call."""
+        ...
+
+    def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
+        """The new workers that have failed and were started again since the last call."""
         ...
 
     def tell(self, key: JobKey, orders: Orders) -> None:

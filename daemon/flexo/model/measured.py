@@ -84,6 +84,17 @@ class SlowGpuReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedWorkers:
+    """A leader's report that new workers failed before they trained, and were started again."""
+
+    job: JobKey
+    node: str
+    workers: int
+    how: str
+    """How they ended, in the leader's words."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlowGpu:
     """A `SlowGpuReport` that flexod remembers."""
 

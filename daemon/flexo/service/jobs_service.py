@@ -262,6 +262,9 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             case "slow_gpu":
                 slow = wire.slow_gpu(introduced.key, message.slow_gpu, self._nodes())
                 self._registry.note_slow_gpu(slow)
+            case "workers_failed":
+                failed = wire.failed_workers(introduced.key, message.workers_failed, self._nodes())
+                self._registry.note_failed_workers(failed)
             case "command_progress":
                 said_of_it = wire.progress(message.command_progress, time.time())
                 connection.hear(message.command_progress.id, said_of_it)

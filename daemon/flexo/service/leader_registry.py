@@ -19,7 +19,7 @@ from typing import TypeVar
 from flexo.control.leaders import Orders, Saved
 from flexo.model.aggregation import AggregatorOffers
 from flexo.model.elastic import GrantFailure, LeaderReport
-from flexo.model.measured import SlowGpuReport
+from flexo.model.measured import FailedWorkers, SlowGpuReport
 from flexo.model.queue import JobKey
 from flexo.service.pending_commands import (
     CancelOrder,
@@ -200,6 +200,7 @@ class LeaderRegistry:
         """The highest term that was heard in each job's present run. The job heard last is the last."""
         self._failures: dict[JobKey, list[GrantFailure]] = {}
         self._slow: dict[JobKey, list[SlowGpuReport]] = {}
+        self._failed: dict[JobKey, list[FailedWorkers]] = {}
         self._saved: list[Saved] = []
 
     # For the controller's thread.
@@ -220,6 +221,12 @@ class LeaderRegistry:
         with self._lock:
             slow, self._slow = self._slow, {}
         return tuple(chain.from_iterable(slow.values()))
+
+    def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
+        """The new workers that have failed and were started again since the last call."""
+        with self._lock:
+            failed, self._failed = self._failed, {}
+        return tuple(chain.from_iterable(failed.values()))
 
     def tell(self, key: JobKey, orders: Orders) -> None:
         """Set the orders of `key`. Nothing happens if its leader knows them or is away."""
@@ -323,6 +330,11 @@ class LeaderRegistry:
         with self._lock:
             _add(self._slow.setdefault(slow.job, []), slow)
         self.wake.set()
+
+    def note_failed_workers(self, failed: FailedWorkers) -> None:
+        """Note that new workers have failed and were started again. It does not wake the controller."""
+        with self._lock:
+            _add(self._failed.setdefault(failed.job, []), failed)
 
 
 def _add(waiting: list[_Waiting], news: _Waiting) -> None:

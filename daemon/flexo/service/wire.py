@@ -17,7 +17,7 @@ from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
 from flexo.model.aggregation import AggregationUse, AggregatorOffers, UsedAggregator
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
-from flexo.model.measured import BatchTime, ScalingPoint, SlowGpuReport, TriedBatches
+from flexo.model.measured import BatchTime, FailedWorkers, ScalingPoint, SlowGpuReport, TriedBatches
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.model.sharing import GpuUse
@@ -310,6 +310,14 @@ def slow_gpu(key: JobKey, slow: jobs_pb2.SlowGpu, known_nodes: frozenset[str]) -
         raise Malformed(f"{len(slow.gpus)} slow GPUs of one worker: at most {MAX_GPUS} are allowed")
     gpus = tuple(sorted({at_most("slow_gpu.gpus", gpu, MAX_GPUS) for gpu in slow.gpus}))
     return SlowGpuReport(key, slow.node, gpus, amount("slow_gpu.ratio", slow.ratio))
+
+
+def failed_workers(key: JobKey, failed: jobs_pb2.WorkersFailed, known_nodes: frozenset[str]) -> FailedWorkers:
+    """New workers that failed and were started again. Raises Malformed."""
+    if failed.node not in known_nodes:
+        raise Malformed(f"the cluster has no node '{one_line(failed.node, 64)}', where workers failed")
+    workers = at_most("workers_failed.workers", failed.workers, MAX_WORKERS)
+    return FailedWorkers(key, failed.node, workers, one_line(failed.how, 64))
 
 
 def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:

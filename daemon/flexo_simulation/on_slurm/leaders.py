@@ -8,7 +8,7 @@ from typing import Final
 
 from flexo.control.leaders import Orders, Saved
 from flexo.model.elastic import GrantFailure, LeaderReport
-from flexo.model.measured import SlowGpuReport
+from flexo.model.measured import FailedWorkers, SlowGpuReport
 from flexo.model.queue import JobKey
 
 
@@ -41,6 +41,10 @@ class SimulatedLeaders:
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
         """No report: all GPUs are equally fast."""
+        return ()
+
+    def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
+        """No workers fail."""
         return ()
 
     def tell(self, key: JobKey, orders: Orders) -> None:

@@ -42,6 +42,18 @@ class Kill:
     worker_id: str
     agent: str
     why: str
+    quiet: bool = False
+    """Whether the user is told of the reason otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorkerFailed:
+    """Say that a new worker has failed before it trained."""
+
+    node: str
+    exit_code: int
+    again: bool
+    """Whether it is started again; else its place stays empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +165,18 @@ class End:
     why: str
 
 
-Command = Start | Kill | Prepare | Abandon | Propose | Withdraw | Go | Broken | GoBack | Leave | Dismiss | End
+Command = (
+    Start
+    | Kill
+    | NewWorkerFailed
+    | Prepare
+    | Abandon
+    | Propose
+    | Withdraw
+    | Go
+    | Broken
+    | GoBack
+    | Leave
+    | Dismiss
+    | End
+)

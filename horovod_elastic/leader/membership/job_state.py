@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from horovod_elastic.leader.membership.states import (
     ACTIVITY,
     GENERATION,
@@ -22,6 +24,15 @@ BYSTANDERS = (1, -6)
 """Exit codes of workers that only lost a peer: uncaught HorovodInternalError, or the native core's abort."""
 KILLED = frozenset({-9, -15, 128 + 9, 128 + 15})
 """Exit codes of a process that SIGKILL or SIGTERM has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker that failed. `who`: its rank and node. `how`: its exit code or signal, for people."""
+
+    exit_code: int
+    who: str
+    how: str
 
 
 class JobState:
@@ -47,8 +58,8 @@ class JobState:
         self._suspended_at = 0.0
         self.limit: int | None = None
         """Largest number of workers to train with; None: no limit."""
-        self.failure: int | None = None
-        """Exit code of the first worker that failed in this generation; the job may end with it."""
+        self.failure: Failure | None = None
+        """The first worker that failed in this generation; the job may end with its exit code."""
         self.fixed_why = ""
         """Why the script can never be resized, as a worker has said."""
         self.scalable = False
@@ -160,14 +171,20 @@ class JobState:
         """Note an event of the training script."""
         self._script.happens(event)
 
-    def note_failure(self, exit_code: int) -> None:
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the first worker that failed in this generation; 0: none did."""
+        return 0 if self.failure is None else self.failure.exit_code
+
+    def note_failure(self, failure: Failure) -> None:
         """Note a failure. The first is kept, unless it was a bystander's and this one is the script's own.
 
         In an opportunistic job, a bystander's failure gives way also to the loss of a worker.
         """
-        may_replace = exit_code > 1 or (self.minimum > 0 and exit_code in KILLED)
-        if self.failure is None or (self.failure in BYSTANDERS and may_replace):
-            self.failure = exit_code
+        code = failure.exit_code
+        may_replace = code > 1 or (self.minimum > 0 and code in KILLED)
+        if self.failure is None or (self.failure.exit_code in BYSTANDERS and may_replace):
+            self.failure = failure
 
     # --- suspended nodes -------------------------------------------------------------------------------
 

@@ -348,6 +348,7 @@ class Membership:
 
     def _ready(self, worker: Worker, now: float) -> list[Command]:
         worker.is_ready()
+        self._staff.is_ready(worker)
         if worker.newcomer and (self._job.finishing or self._roster.agent_of(worker).leaving):
             return [worker.tell_to_leave(ENDING, now)]
         if worker.newcomer and not self._fits(worker):
@@ -500,7 +501,7 @@ class Membership:
         if not survivors:
             return []
         if self._job.doomed:
-            return self._over(Verdict(self._job.failure or 1, "a worker failed before its training loop"))
+            return self._over(next_step.failed(self._job, "before its training loop"))
         if self._virtual is not None:
             return self._recover_virtual(self._virtual, survivors, now)
         commands: list[Command] = []
@@ -519,9 +520,9 @@ class Membership:
                 gone = [worker.tell_to_leave("no worker holds the model", now) for worker in staying]
                 return [*commands, *gone, *self._go_back(now)]
             why = "training did not go on from the parked state, although no worker was lost"
-            return [*commands, *self._over(Verdict(self._job.failure or 1, why))]
+            return [*commands, *self._over(Verdict(self._job.exit_code or 1, why))]
         if nobody:
-            return [*commands, *self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))]
+            return [*commands, *self._over(next_step.model_lost(self._job))]
         return commands + self._begin(next_step.recovered(self._roster, self._job, staying), now)
 
     def _all_of_generation(self) -> list[Worker]:
@@ -543,8 +544,8 @@ class Membership:
         if members or any(worker.state in remaining for worker in self._roster.alive()):
             return []
         if job.fixed_why:
-            return self._over(Verdict(job.failure or 1, self._cannot_pause()))
-        if job.failure is not None and job.failure not in KILLED:
+            return self._over(Verdict(job.exit_code or 1, self._cannot_pause()))
+        if job.failure is not None and job.exit_code not in KILLED:
             return []  # the script has failed: the job ends
         return self._go_back(now)
 
@@ -582,11 +583,11 @@ class Membership:
             return [worker.tell_to_leave(ENDING, now) for worker in survivors]
         order = virtual.order(self._roster, after_loss=True)
         if order is None and virtual.is_hopeless(self._roster):
-            return self._over(Verdict(self._job.failure or 1, "a virtual worker has died too often"))
+            return self._over(Verdict(self._job.exit_code or 1, "a virtual worker has died too often"))
         if order is None:
             return []
         if next_step.nobody_holds_the_model(order, self.commits):
-            return self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))
+            return self._over(next_step.model_lost(self._job))
         leaving = [worker.tell_to_leave(MOVED, now) for worker in survivors if worker not in order]
         return [*leaving, *self._begin(Selection(order, []), now)]
 

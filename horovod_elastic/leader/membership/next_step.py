@@ -9,7 +9,7 @@ from horovod_elastic.leader.membership.roster import Roster, Worker
 from horovod_elastic.leader.membership.states import WorkerState
 from horovod_elastic.leader.membership.virtual_workers import VirtualWorkers
 
-NO_MODEL = "no worker that holds the model is left"
+_NO_MODEL = "no worker that holds the model is left"
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,21 @@ class Verdict:
     why: str
 
 
+def model_lost(job: JobState) -> Verdict:
+    """The end of a job that has lost its model: the first worker that failed is the reason, if known."""
+    if job.failure is None:
+        return Verdict(1, _NO_MODEL)
+    where = "; see its traceback" if job.exit_code == 1 else ""
+    return failed(job, "first", where)
+
+
+def failed(job: JobState, when: str, where: str = "") -> Verdict:
+    """The end of a job because a worker has failed. `where`: where to read on."""
+    if job.failure is None:
+        return Verdict(1, f"a worker failed {when}")
+    return Verdict(job.exit_code or 1, f"{job.failure.who} failed {when} ({job.failure.how}){where}")
+
+
 def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
     """The end of the job, if it is over now; else None."""
     if job.paused:
@@ -137,15 +152,15 @@ def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
     if any(worker.member or worker.state is WorkerState.FINISHED for worker in roster.alive()):
         return None
     if job.finishing:
-        return Verdict(job.failure or 0, "the script ended")
+        return Verdict(job.exit_code, "the script ended")
     if job.minimum and any(worker.state is WorkerState.LEAVING for worker in roster.alive()):
         return None  # its end may tell that a satellite was taken away
-    return Verdict(job.failure or 1, NO_MODEL)
+    return model_lost(job)
 
 
 def _nothing_can_be_founded(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
     if job.failure is not None:
-        return Verdict(job.failure, "a worker failed before training began")
+        return failed(job, "before training began")
     founders = [worker for worker in roster.workers.values() if not worker.newcomer]
     alive = [worker for worker in founders if worker.alive]
     if not job.finishing or len(founders) < base_workers:

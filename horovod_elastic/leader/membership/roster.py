@@ -94,6 +94,8 @@ class Worker:
     and a space. "" if the worker has told nothing."""
     in_loop: bool = False
     """Whether the worker has entered hvd.elastic.run. Newcomers can join only workers there."""
+    projected: int = -1
+    """The rank that its script was told when it started; -1: an earlier leader has started it."""
     takes: int = -1
     """The rank that this process has or is to take over, in reproducible mode; -1: the mode is off."""
     deadline: float | None = None
@@ -166,6 +168,13 @@ class Agent:
     """Why the agent has to go; "" while it may stay."""
     deaths: dict[int, int] = field(default_factory=dict)
     """For each slot, the number of workers that died there, one soon after the other."""
+    codes: dict[int, int] = field(default_factory=dict)
+    """For each unit, by its first slot, the exit code of the first worker that died, until it is replaced."""
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return self.name.rpartition("-")[0] or self.name
 
     @property
     def dismissed(self) -> bool:
@@ -279,6 +288,11 @@ class Roster:
 
     def start(self, worker: Worker) -> Start:
         """The command that starts `worker`. Its projected rank assumes that all workers on the way join."""
+        start = self._start(worker)
+        worker.projected = start.projected_rank.rank
+        return start
+
+    def _start(self, worker: Worker) -> Start:
         if self.virtual:
             return self._start_virtual(worker)
         worker.told_first = worker.told_first or self._lacks_first(worker)

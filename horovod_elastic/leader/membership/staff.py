@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from horovod_elastic.leader.membership.change import Changes
-from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill
-from horovod_elastic.leader.membership.job_state import BYSTANDERS, KILLED, JobState
+from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill, NewWorkerFailed
+from horovod_elastic.leader.membership.job_state import BYSTANDERS, KILLED, Failure, JobState
 from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
 from horovod_elastic.leader.membership.virtual_workers import MOVED, VirtualWorkers
+from horovod_elastic.trace import how_it_ended
 
 RESTARTS_PER_SLOT = 3
 """Number of times that a worker that died soon is started again in its slot."""
+RESTARTS_OF_FAILED = 1
+"""The same for a new worker of a satellite that exits by itself before it was ready: its script or its
+environment fails, and would do so again."""
 ENDING = "the job is ending"
 ANEW = "it is started again, in another place"
 BACK = "it is started again, because training goes back to the parked state"
@@ -27,6 +33,12 @@ class Staff:
         self._roster = roster
         self._changes = changes
         self._virtual = virtual
+        self._new_ones_fail = False
+        """Whether a satellite was given back because its new workers failed, and none was ready since."""
+
+    def is_ready(self, worker: Worker) -> None:
+        """Note that a worker has become ready."""
+        self._new_ones_fail = self._new_ones_fail and not worker.newcomer
 
     def fill(self, agent: Agent, now: float) -> list[Command]:
         """Start workers in the slots that have none."""
@@ -113,39 +125,47 @@ class Staff:
         agents = [each for each in self._roster.agents.values() if not each.dismissed]
         return [command for agent in agents for command in self.fill(agent, now)]
 
-    def _replace(self, worker: Worker, now: float) -> list[Command]:
+    def _replace(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         """Restart a unit that died in its slots, or give up a satellite whose workers keep dying."""
         agent = self._roster.agent_of(worker)
-        if self._virtual is not None:
-            return self._count_death(agent, worker, now)
-        if self._roster.unit_of(worker):
-            return []  # others are about to end, or it was replaced before and its end is reported again
         first = worker.slot - worker.slot % self._roster.unit
+        code = agent.codes.setdefault(first, exit_code)
+        if self._virtual is None and self._roster.unit_of(worker):
+            return []  # others are about to end, or it was replaced before and its end is reported again
+        del agent.codes[first]
+        new = worker.newcomer and not worker.entered
+        fails = new and code > 0 and not agent.base
         deaths = agent.count_death(first, now - worker.added_at)
-        if deaths <= RESTARTS_PER_SLOT:
+        again = deaths <= (self._restarts_of_failed if fails else RESTARTS_PER_SLOT)
+        told: list[Command] = [NewWorkerFailed(agent.node, code, again)] if new else []
+        if again and self._virtual is not None:
+            return told  # `fill_virtual` starts it
+        if again:
             slots = range(first, first + self._roster.unit)
             added = [self._add(agent, slot, now) for slot in slots]
-            return [self._roster.start(each) for each in added]
+            return [*told, *(self._roster.start(each) for each in added)]
         if agent.base:
-            return []
-        return self.send_away(agent, f"its workers died {deaths} times", now)
+            return told
+        self._new_ones_fail = self._new_ones_fail or fails
+        why = f"new workers failed before training ({how_it_ended(code)})" if fails else ""
+        why = why or f"its workers died {deaths} times"
+        return [*told, *self.send_away(agent, why, now, quiet=bool(told))]
 
-    def _count_death(self, agent: Agent, worker: Worker, now: float) -> list[Command]:
-        """Note that a virtual worker's process has died; `fill_virtual` starts it again, a few times."""
-        deaths = agent.count_death(worker.slot, now - worker.added_at)
-        if deaths <= RESTARTS_PER_SLOT or agent.base:
-            return []
-        return self.send_away(agent, f"its workers died {deaths} times", now)
+    @property
+    def _restarts_of_failed(self) -> int:
+        """Restarts of a failed new worker: none after another satellite where they failed as well."""
+        return 0 if self._new_ones_fail else RESTARTS_OF_FAILED
 
     def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         """Handle the end of a worker: the script ends, its generation breaks, or the worker is replaced."""
         was, member, rank = worker.state, worker.member, worker.rank
+        failure = self._failure_of(worker, exit_code)
         worker.is_gone()
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
         agent = self._roster.agent_of(worker)
         if was is WorkerState.LEAVING:
             if self._job.minimum and agent.dismissed:
-                self._job.note_failure(exit_code)
+                self._job.note_failure(replace(failure, exit_code=exit_code))
             waits = self._job.minimum and not agent.dismissed and (self._job.paused or not self._job.founded)
             return [*commands, *self.fill(agent, now)] if waits else commands
         if exit_code != 0 and was is not WorkerState.FINISHED:
@@ -155,7 +175,7 @@ class Staff:
             return commands + self.finish(now)
         in_order = exit_code == 0 and was is WorkerState.FINISHED
         if matters and not in_order and not self._was_taken(agent, exit_code):
-            self._job.note_failure(exit_code or 1)
+            self._job.note_failure(failure)
         if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
             commands += self._lose_member(worker, rank, now)
         lost = self._job.minimum > 0 and (bool(agent.leaving) or exit_code in {*KILLED, *BYSTANDERS})
@@ -166,7 +186,15 @@ class Staff:
         excused = (lost and self._job.founded) or self._was_taken(agent, exit_code)
         if not worker.newcomer and not worker.in_loop and not excused:
             self._doom(now)
-        return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
+        return commands if self._job.doomed else [*commands, *self._replace(worker, exit_code, now)]
+
+    def _failure_of(self, worker: Worker, exit_code: int) -> Failure:
+        """The end of a worker as a failure of the job."""
+        agent = self._roster.agent_of(worker)
+        rank = worker.rank if worker.member else worker.projected
+        who = f"a worker on {agent.node}" if rank < 0 else f"rank {rank} on {agent.node}"
+        how = agent.leaving if agent.dismissed else how_it_ended(exit_code)
+        return Failure(exit_code or 1, who, how)
 
     def _lose_member(self, worker: Worker, rank: int, now: float) -> list[Command]:
         """Break the generation that has lost this worker, of that rank, unless the others train on."""
@@ -213,8 +241,11 @@ class Staff:
         counts_not = self._job.finishing or (self._job.minimum > 0 and not self._job.founded)
         return counts_not and not agent.base and exit_code in KILLED
 
-    def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
-        """Let an agent's workers leave: at the next boundary if they train, else at once."""
+    def send_away(self, agent: Agent, why: str, now: float, *, quiet: bool = False) -> list[Command]:
+        """Let an agent's workers leave: at the next boundary if they train, else at once.
+
+        `quiet`: whether the user is told of the reason otherwise.
+        """
         agent.has_to_go(why)
         workers = self._roster.of(agent.name)
         commands: list[Command] = []
@@ -225,7 +256,7 @@ class Staff:
             if worker.state is WorkerState.READY and (worker.newcomer or founds):
                 commands.append(worker.tell_to_leave(why, now))
             elif worker.state is WorkerState.STARTING and not worker.entered:
-                commands.append(Kill(worker.worker_id, worker.agent, why))
+                commands.append(Kill(worker.worker_id, worker.agent, why, quiet))
         return commands
 
     def _doom(self, now: float) -> None:

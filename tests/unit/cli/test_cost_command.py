@@ -75,7 +75,7 @@ def test_a_job_that_has_ended(flexod: Recording, flexo_run: Run) -> None:
     code, out, _ = flexo_run("cost", "7")
     assert code == 0
     assert says(out, "COMPLETED after 5 h", "20.0 GPU hours: 2 workers of 2 GPUs", "36.0 s in 4 resizes")
-    assert says(out, "6.00 GPU hours on satellites, 23% of all", "26.0 GPU hours")
+    assert says(out, "6.00 GPU hours on satellites, their starts included, 23% of all", "26.0 GPU hours")
     found = json.loads(flexo_run("cost", "7", "--json")[1])
     assert (found["base_worker_hours"], found["satellite_worker_hours"]) == (10, 3)
     assert found["lost_worker_hours"] == pytest.approx(13 * 36 / (5 * HOUR))

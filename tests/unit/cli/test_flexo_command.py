@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -577,6 +578,19 @@ def test_help_is_found_under_each_name_that_it_usually_has(line: list[str], show
     done = subprocess.run([str(flexo_command), *line], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("line", [["--version"], ["--help"], ["help", "run"]])
+def test_a_reader_that_has_left_is_no_error_to_complain_of(line: list[str]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    flexo_command = Path(sys.executable).parent / "flexo"
+    try:
+        done = subprocess.run([str(flexo_command), *line], stdout=theirs, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(theirs)
+    assert done.stderr == ""
 
 
 def test_help_lists_the_option_that_prints_the_version(flexo_run: Run) -> None:

@@ -13,8 +13,8 @@ def test_workers_in_satellites_are_counted_by_their_gpus_and_the_time_that_they_
     for workers, now in ((0, 200.0), (3, 260.0), (5, 320.0), (0, 400.0)):
         accounting.train(workers, now)
     assert accounting.told().satellite_worker_s == 3 * 60 + 5 * 60
-    assert accounting.sentence(gpus=2).startswith("16 GPU minutes on satellites")
-    assert accounting.sentence(gpus=0).startswith("8 worker minutes on satellites")
+    assert accounting.sentence(gpus=2).startswith("16 GPU minutes trained on satellites")
+    assert accounting.sentence(gpus=0).startswith("8 worker minutes trained on satellites")
 
 
 def test_a_resize_is_another_number_of_workers_than_before_and_the_first_generation_is_none() -> None:
@@ -54,10 +54,10 @@ def test_the_next_leader_goes_on_from_the_highest_that_any_agent_has_heard() -> 
 @pytest.mark.parametrize(
     ("worker_s", "resizes", "paused_s", "sentence"),
     [
-        (24_720, 7, 0.3, "412 GPU minutes on satellites, 7 resizes, 0.3 s paused"),
-        (60, 1, 0.04, "1 GPU minute on satellites, 1 resize, 0.0 s paused"),
-        (25, 2, 1.26, "0.4 GPU minutes on satellites, 2 resizes, 1.3 s paused"),
-        (0, 0, 0, "0 GPU minutes on satellites, 0 resizes, 0.0 s paused"),
+        (24_720, 7, 0.3, "412 GPU minutes trained on satellites, 7 resizes, 0.3 s paused"),
+        (60, 1, 0.04, "1 GPU minute trained on satellites, 1 resize, 0.0 s paused"),
+        (25, 2, 1.26, "0.4 GPU minutes trained on satellites, 2 resizes, 1.3 s paused"),
+        (0, 0, 0, "0 GPU minutes trained on satellites, 0 resizes, 0.0 s paused"),
     ],
 )
 def test_the_sentence_has_numbers_that_people_read(

@@ -56,6 +56,17 @@ def test_a_command_without_a_launcher_stays_as_it_is(command: list[str]) -> None
     assert read(*command) == Launch(tuple(command))
 
 
+def test_a_script_that_is_no_program_is_refused_with_the_command_that_would_run_it(
+    tmp_path: Path, programs: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()\n")
+    with pytest.raises(ValueError, match=f"flexo run python {script}"):
+        read(str(script))
+    script.chmod(0o755)  # then it is a program
+    assert read(str(script)) == Launch((str(script),))
+
+
 @pytest.mark.parametrize(
     "begin",
     [

@@ -215,7 +215,7 @@ def test_output_that_cannot_be_written_neither_ends_nor_hangs_a_job(wall: str) -
 @pytest.mark.parametrize("deaf", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_is_passed_on_and_is_the_exit_code(
-    number: int, code: int, deaf: bool, tmp_path: Path
+    number: int, code: int, deaf: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trapped = tmp_path / "trapped"
     slurm = Slurm({"n1": [f"trap 'exit 143' TERM; touch {trapped}; sleep 60 & wait"]}, deaf)
@@ -227,6 +227,7 @@ def test_a_signal_is_passed_on_and_is_the_exit_code(
     agents.terminate(number)
     thread.join(BOUND_S)
     assert codes == [code]
+    assert ("Ctrl-C" in capsys.readouterr().err) is (number == signal.SIGINT)
 
 
 def test_an_agent_that_does_not_end_with_the_others_is_ended(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import rendezvous
 from horovod_elastic.core import choice
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
-from horovod_elastic.leader import attendance, base_watch, satellite_manager, satellite_sums
+from horovod_elastic.leader import attendance, base_watch, failed_workers, satellite_manager, satellite_sums
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.membership import takeover
@@ -630,8 +630,55 @@ def test_what_the_job_has_gained_survives_its_leaders_and_is_flexos_last_line(
     job.leader.stop(0, "the script has ended")
     job.thread.join(BOUND_S)
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "flexo: 412 GPU minutes on satellites, 7 resizes, 0.3 s paused"
+        "flexo: 412 GPU minutes trained on satellites, 7 resizes, 0.3 s paused"
     )
+
+
+def started_on(outbox: AgentOutbox) -> list[str]:
+    """The workers that an agent was told to start."""
+    return [message.start_worker.worker_id for message in drained(outbox) if message.HasField("start_worker")]
+
+
+def test_new_workers_that_fail_are_told_of_in_one_line(
+    lead: Callable[..., Job], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_workers, "COLLECTED_S", 0.2)
+    job = lead(Slurm(found=[G1]), inherited=True)
+    job.attach(17, "n1", base=True, workers=[running("w1")])
+    wait_until(lambda: not job.leader._membership.taking_over)
+    outbox = job.attach(55, "n7", grant_id="g1", slots=2)
+    for again in (True, False):
+        workers = started_on(outbox)
+        assert len(workers) == 2
+        job.do(lambda workers=workers: [job.leader._workers.exited(each, 1, "") for each in workers])
+        told: list[str] = []
+        wait_until(lambda told=told: told.extend(capsys.readouterr().err.splitlines()) or told)
+        (line,) = [each for each in told if "worker" in each]
+        assert says(line, "n7", "exit code 1")
+        assert ("2 new workers" in line) is again
+        assert says(line, "1 worker", "the script as it is now") is not again
+    assert [each.workers_failed.workers for each in job.link.heard if each.HasField("workers_failed")] == [2]
+    wait_until(lambda: job.leader._satellites._satellites["g1"].failed)
+
+
+def test_a_job_that_fails_before_training_says_which_python_ran(job: Job) -> None:
+    job.leader._python = "/opt/env/bin/python"
+    outbox = job.attach(17, "n1", base=True)
+    (worker,) = started_on(outbox)
+    job.do(lambda: job.leader._workers.exited(worker, 1, ""))
+    job.leader.post(job.leader._agents.by_name.clear)
+    job.thread.join(BOUND_S)
+    assert says(job.outcomes[0].why, "rank 0 on n1", "exit code 1", "/opt/env/bin/python")
+
+
+def test_a_base_that_gets_sigterm_is_told_what_that_may_mean(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.attach(17, "n1", base=True)
+    job.do(lambda: job.leader.agent_leaving("n1-17", "SIGTERM"))
+    job.leader.post(job.leader._agents.by_name.clear)
+    job.thread.join(BOUND_S)
+    assert says(capsys.readouterr().err, "143", "cancelled", "preempted", "out of time", "SIGTERM")
 
 
 def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pytest
+from says import says
 from world import World, check_places, training_world
 
 from horovod_elastic.leader.membership.change import PREPARE_BOUND_S, RETRY_S, K
@@ -295,11 +296,55 @@ def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -
     world.join("s1", 2)
     world.ready("w2")
     for _ in range(RESTARTS_PER_SLOT + 1):
-        world.exit(next(w for w in world.of("s1") if w != "w2"), 1)
+        world.exit(next(w for w in world.of("s1") if w != "w2"), -9)
     world.flush()
     assert "w2" in world.told_to_leave
     assert "s1" in world.dismissed
     assert world.end is None
+
+
+def test_a_new_worker_that_exits_by_itself_is_started_again_once_and_in_the_next_satellite_not_at_all() -> (
+    None
+):
+    world = training_world({"b1": 1})
+    for satellite, starts in (("s1", 2), ("s2", 1), ("s3", 1)):
+        world.join(satellite, 1)
+        for _ in range(starts):
+            assert satellite not in world.dismissed
+            (worker,) = world.of(satellite)
+            world.exit(worker, 1)
+        world.flush()
+        assert satellite in world.dismissed
+    assert [(each.node, each.exit_code, each.again) for each in world.failed] == [
+        ("s1", 1, True),
+        ("s1", 1, False),
+        ("s2", 1, False),
+        ("s3", 1, False),
+    ]
+    assert world.end is None
+    world.join("s4", 1)
+    world.ready(world.of("s4")[0])  # they fail no longer
+    world.join("s5", 1)
+    world.exit(world.of("s5")[0], 1)
+    assert world.of("s5")
+
+
+def test_the_worker_that_failed_first_is_why_a_job_ends() -> None:
+    world = training_world({"n1-7": 1, "n2-7": 1})
+    world.exit("w2", 1)
+    world.exit("w1", 1)
+    assert world.end is not None
+    assert says(world.end.why, "rank 1 on n2", "exit code 1")
+    assert world.end.exit_code == 1
+
+
+def test_a_founder_that_fails_before_training_is_named() -> None:
+    world = World({"n1-7": 1, "n2-7": 1})
+    world.join("n1-7", 1)
+    world.join("n2-7", 1)
+    world.exit("w2", 3)
+    assert world.end is not None
+    assert says(world.end.why, "rank 1 on n2", "before training", "exit code 3")
 
 
 def test_deaths_long_after_each_other_do_not_use_up_a_slot_of_the_base() -> None:

@@ -199,6 +199,43 @@ def test_a_break_by_a_condition_of_one_worker_is_a_hint(tmp_path: Path, conditio
     assert report.elastic
 
 
+READ = [
+    "size = dist.get_world_size()",
+    'size = int(os.environ["WORLD_SIZE"])',
+    'size = int(os.environ.get("WORLD_SIZE", "1"))',
+    "me, size = dist.get_rank(), dist.get_world_size()",
+]
+
+
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("use", ["lr = 0.1 * size", "loss /= size", "if size > 1: dist.all_reduce(loss)"])
+def test_a_size_that_is_read_once_and_used_in_the_loop_is_a_hint(tmp_path: Path, read: str, use: str) -> None:
+    report = in_loop(tmp_path, read, use)
+    finding = the_one(report)
+    assert (finding.rule, finding.level) == ("stale-size", Level.HINT)
+    assert "size is the number of workers" in finding.what
+    assert "get_world_size()" in finding.what
+    assert report.elastic
+
+
+@pytest.mark.parametrize(
+    ("read", "use"),
+    [
+        (READ[0], "pass"),
+        ("", "size = dist.get_world_size(); lr = 0.1 * size"),
+        (READ[0], "size = dist.get_world_size(); lr = 0.1 * size"),
+        (READ[0], "again = DataLoader(data, sampler=DistributedSampler(data, num_replicas=size))"),
+        (READ[0], "print(f'{size} workers')"),
+        (READ[0] + "\nsize = 4", "lr = 0.1 * size"),
+        ("batch = 64 // dist.get_world_size()", "seen = step * batch"),
+        ("size = len(data)", "seen = step / size"),
+        (READ[0], "for each in (lambda size: size * 2,): each(1)"),
+    ],
+)
+def test_a_size_that_does_no_harm_in_the_loop_is_left_alone(tmp_path: Path, read: str, use: str) -> None:
+    assert not in_loop(tmp_path, read, use).findings
+
+
 def test_a_break_that_all_workers_take_is_none(tmp_path: Path) -> None:
     assert in_loop(tmp_path, "", "if step >= 100: break").findings == ()
 

@@ -20,6 +20,7 @@ from horovod_elastic.leader.membership.commands import (
     GoBack,
     Kill,
     Leave,
+    NewWorkerFailed,
     Prepare,
     Propose,
     RankAssignment,
@@ -112,6 +113,8 @@ class World:
     """That of an opportunistic job, whose base has no workers; else 0."""
     stored: int | None = None
     """The commits of the state that is parked in the base; None if there is none."""
+    failed: list[NewWorkerFailed] = field(default_factory=list)
+    """The failures of new workers that the user is told of."""
     went_back: int = 0
     """How often training went back to the parked state."""
 
@@ -499,6 +502,8 @@ class World:
                 self.dismissed.add(command.agent)
             case Leave():
                 self._tell(command.worker_id, self._hears_leave(command.worker_id))
+            case NewWorkerFailed():
+                self.failed.append(command)
             case GoBack():
                 self.went_back += 1
                 self.steps.clear()  # training repeats what was not parked

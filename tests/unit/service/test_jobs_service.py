@@ -17,7 +17,7 @@ from flexo.control.batch_trials import TrialOrder
 from flexo.control.leaders import GrantOffer, Orders
 from flexo.model.aggregation import AggregatorOffer, AggregatorOffers
 from flexo.model.elastic import FailureReason
-from flexo.model.measured import ScriptKey
+from flexo.model.measured import FailedWorkers, ScriptKey
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag
 from flexo.model.ranges import Range
 from flexo.service import leader_registry
@@ -523,6 +523,21 @@ def test_a_grant_that_failed_reaches_the_controller_once() -> None:
             (failure,) = found
             assert failure.reason is FailureReason.NOT_STARTED  # type: ignore[attr-defined]
             assert h.registry.take_failures() == ()
+
+    run(story)
+
+
+def test_failed_workers_reach_the_controller_once() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            said = pb.WorkersFailed(node="n1", workers=2, how="exit code 1\n")
+            await call.write(pb.FromLeader(workers_failed=said))
+            found: list[FailedWorkers] = []
+            await until(lambda: bool(found.extend(h.registry.take_failed_workers()) or found))
+            assert [(each.job, each.node, each.workers) for each in found] == [(KEY, "n1", 2)]
+            assert "\n" not in found[0].how
+            assert h.registry.take_failed_workers() == ()
 
     run(story)
 

@@ -1,0 +1,38 @@
+"""Turns leaders' reports of new workers that failed, and were started again, into events."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Final
+
+from flexo.events import Event
+from flexo.model.measured import FailedWorkers
+from flexo.model.queue import JobKey
+
+_AGAIN_AFTER_S: Final = 60.0
+"""A job's further reports within this time are dropped: leaders can report anything."""
+
+
+class FailedWorkersLog:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._heard: dict[JobKey, float] = {}
+
+    def take(
+        self, reports: Iterable[FailedWorkers], held: Mapping[JobKey, Container[str]], now: float
+    ) -> list[Event]:
+        """The events of these reports. `held`: the nodes that jobs have or had a moment ago."""
+        self._heard = {job: at for job, at in self._heard.items() if now < at + _AGAIN_AFTER_S}
+        events = []
+        for report in reports:
+            if report.job in self._heard or report.node not in held.get(report.job, ()):
+                continue
+            self._heard[report.job] = now
+            many = report.workers > 1
+            text = (
+                f"{report.workers} new worker{'s' if many else ''} on {report.node} failed before training"
+                f" ({report.how}) and {'were' if many else 'was'} started again"
+            )
+            events.append(Event(now, "restart", report.job, text))
+        return events
