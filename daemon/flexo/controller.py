@@ -364,7 +364,7 @@ class Controller:
         UnknownJob, BadScale.
         """
         stands = self._overrides.cap_of(key) == (None if workers is None else Cap(workers))
-        text = self._overrides.scale(self._running(key).job, workers)
+        text = self._overrides.scale(self._running(key).job, workers, by)
         if stands:  # a repeated request is one event
             return text
         done = f"scaled to {workers}" if workers else "cap removed"
@@ -377,7 +377,7 @@ class Controller:
         now. The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
         view, found = self._running(key), self._nodes_named(nodes)
-        return self._scaled(key, self._overrides.scale_out(view, workers, found), by)
+        return self._scaled(key, self._overrides.scale_out(view, workers, found, by), by)
 
     def _nodes_named(self, names: Sequence[str]) -> tuple[Node, ...]:
         """The nodes of these names at the last poll. Raises BadScale."""
@@ -393,7 +393,8 @@ class Controller:
         The job gets no new workers in their place until it is scaled out again, or its cap is removed
         (`scale` with None). The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, nodes), by)
+        text = self._overrides.scale_in(self._running(key), workers, nodes, by)
+        return self._scaled(key, text, by)
 
     def reconfigure(self, settings: Settings, news: str, unheeded: Unheeded) -> None:
         """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings

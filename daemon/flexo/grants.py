@@ -108,6 +108,8 @@ class GrantLedger:
         """The time when each grant last had a satellite, or was about to have one."""
         self._signed: dict[_Name, tuple[bytes, float]] = {}
         """The last signature of each grant, and until when it is valid."""
+        self._leaderless_since: dict[JobKey, float] = {}
+        """Jobs that run without a leader, and since when they were seen so."""
         self._bases: Mapping[JobKey, QueuedJob] = {}
         self._shapes: dict[JobKey, Resources] = {}
         """The resources of one worker of each running job, as of the last join."""
@@ -582,6 +584,7 @@ class GrantLedger:
             training_workers=report.training_workers if report else 0,
             scalable=report is not None and report.scalable and running,
             wanted=cap.workers if cap else None,
+            capped_by=cap.by if cap else "",
             last_resize_at=self._resized_at.get(base.key, newest),
             retry_at=self._backoffs.nodes_until(base.key, now),
             rest_until=self._backoffs.job_until(base.key),
@@ -597,6 +600,7 @@ class GrantLedger:
             cohost=base.elastic.cohost,
             account=base.account,
             attached=report is not None,
+            leaderless_since=self._without_leader(base.key, report, now),
             gpu_uses=report.gpu_uses if report else (),
             paused=report is not None and report.paused,
             aggregation=report.aggregation if report else None,
@@ -613,6 +617,13 @@ class GrantLedger:
             ),
         ).with_grants(grants)
 
+    def _without_leader(self, key: JobKey, report: LeaderReport | None, now: float) -> float:
+        """Since when the job has been seen without a leader; 0: it has one."""
+        if report is None:
+            return self._leaderless_since.setdefault(key, now)
+        self._leaderless_since.pop(key, None)
+        return 0.0
+
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:
         """Forget the jobs that run no longer.
 
@@ -621,6 +632,8 @@ class GrantLedger:
         self._bases = running
         self._said = {key: said for key, said in self._said.items() if key in running and said}
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
+        since = self._leaderless_since
+        self._leaderless_since = {key: at for key, at in since.items() if key in running}
         self._backoffs.keep(running)
         self._aggregator_backoffs.keep(running)
         for changed_at in (self._resized_at, self._aggregators_changed_at):

@@ -114,7 +114,8 @@ def _run(flexod: Daemon, job: int) -> Run:
     reply = flexod.explain(job)
     ended = ended_run(reply.end)
     if ended is None:
-        raise Refusal(f"job {job}: {reply.headline or 'flexod does not know when it started and ended'}")
+        unknown = "; ".join(["flexod does not know when it started and ended", *reply.sentences[:1]])
+        raise Refusal(f"job {job}: {reply.headline or unknown}")
     return ended
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.words import names_in
+from flexo.words import counted, names_in, workers
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.explained import Explained
@@ -33,6 +33,7 @@ class Reason(enum.StrEnum):
     OUTSIDE = "satellites do not run there"
     RESERVED = "kept for a pending job"
     NOBODY = "no elastic job could use more"
+    WAITING = "jobs wait, and need more than is idle, or other nodes"
     UNFIT = "no job that could use more may use them"
 
 
@@ -94,6 +95,7 @@ def _idle(picture: Picture) -> Iterable[_Idle]:
     hungry = [job for job in picture.jobs.jobs if _could_use_more(job)]
     named = _sentences(hungry, {node.name for node in nodes})
     all_names = {node.name for node in picture.nodes.nodes}
+    others = len(set(picture.nodes.order).difference(job.job_id for job in picture.jobs.waiting))
     for node in nodes:
         gpus = node.gpus - node.gpus_allocated
         if node.unusable:
@@ -101,12 +103,36 @@ def _idle(picture: Picture) -> Iterable[_Idle]:
         elif node.name in outside:
             yield _Idle(node.name, gpus, node.gpu_type, Reason.OUTSIDE, outside[node.name], 0)
         elif not hungry:
-            yield _Idle(node.name, gpus, node.gpu_type, Reason.NOBODY, "", 0)
+            text, job_id = _who_waits(picture.jobs.waiting, node, others)
+            reason = Reason.WAITING if text else Reason.NOBODY
+            yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id)
         else:
             its = named.get(node.name)
             text, job_id = its or (_in_general(hungry[0], all_names), hungry[0].job_id)
             reason = Reason.RESERVED if its and "about to start on" in text else Reason.UNFIT
             yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id)
+
+
+def _who_waits(
+    waiting: Iterable[admin_pb2.WaitingJob], node: admin_pb2.NodeView, others: int
+) -> tuple[str, int]:
+    """The sentence on the pending jobs that could have a turn on the node, and the first elastic one of them.
+
+    `others`: the number of those that are not elastic, wherever they may run. "" and 0: there is none.
+    """
+    its = sorted((job for job in waiting if job.place and _may_run(job, node)), key=lambda job: job.place)
+    if not its:
+        wait = f"{counted(others, 'job')} without --elastic wait{'s' if others == 1 else ''}"
+        return wait if others else "", 0
+    first, count = its[0], len(its) + others
+    wait = f"{counted(count, 'job')} wait{'s' if count == 1 else ''}"
+    return f"{wait}: job {first.job_id} starts with {workers(first.min)}", first.job_id
+
+
+def _may_run(job: admin_pb2.WaitingJob, node: admin_pb2.NodeView) -> bool:
+    """Whether the node is in one of the job's partitions, as far as the cluster says it."""
+    partitions = set(filter(None, job.partition.split(",")))
+    return not (partitions and node.partitions) or not partitions.isdisjoint(node.partitions)
 
 
 def _could_use_more(job: admin_pb2.ElasticJob) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,8 @@ from flexo_web.rows import JobRow, NodeStrip, WaitingRow, row_of, strips_of, wai
 MOST_ROWS: Final = 500
 """The most jobs in a table: more of them make no page that anybody reads, but one that is slow."""
 MOST_NODES: Final = 2000
+_EXPLAINED: Final = 5
+"""The most pending jobs of a viewer of which flexod is asked what they need."""
 _INTEREST: Final = {"resizing": 0, "no leader": 1, "suspended": 1, "paused": 1, "starting": 2, "training": 4}
 
 
@@ -84,10 +87,20 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     )
 
 
-def mine_page(picture: Picture, user: str, explained: Explained) -> Mine:
-    """The jobs of `user`, and all that wait: those with a place come first, by it."""
+def first_waiting(picture: Picture, user: str) -> tuple[int, ...]:
+    """The jobs of `user` that wait, as many as flexod is asked about: those whose turn is next."""
+    own = [job for job in picture.jobs.waiting if job.user == user]
+    own.sort(key=lambda job: (job.place or float("inf"), job.submitted_at, job.job_id))
+    return tuple(job.job_id for job in own[:_EXPLAINED])
+
+
+def mine_page(picture: Picture, user: str, explained: Explained, headlines: Mapping[int, str]) -> Mine:
+    """The jobs of `user`, and all that wait: those with a place come first, by it.
+
+    `headlines`: flexod's own on some of the user's jobs that wait.
+    """
     waiting = sorted(
-        (waiting_of(job, explained) for job in picture.jobs.waiting),
+        (waiting_of(job, explained, headlines.get(job.job_id, "")) for job in picture.jobs.waiting),
         key=lambda row: (row.place or float("inf"), row.submitted_at, row.job_id),
     )
     running = [row_of(job, explained) for job in picture.jobs.jobs if job.user == user]

@@ -29,6 +29,7 @@ def environment() -> jinja2.Environment:
     made.filters["time"] = _time
     made.filters["duration"] = duration
     made.filters["hours"] = _hours
+    made.filters["sentence"] = _sentence
     made.globals["zone"] = _zone
     made.globals["WIDTH"], made.globals["HEIGHT"] = WIDTH, HEIGHT
     return made
@@ -45,6 +46,11 @@ def _hours(hours: float) -> str:
     if not hours:
         return "0"
     return f"{hours:,.0f}" if hours >= 1000 else hours_text(hours)
+
+
+def _sentence(text: str) -> str:
+    """flexod's sentence on a job, as one that stands alone. Other sentences may begin with a name."""
+    return text[0].upper() + text[1:] if text.startswith(("job ", "it ")) else text
 
 
 def _time(at: float) -> Markup:

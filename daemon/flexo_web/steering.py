@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import re
 import time
 from collections import OrderedDict
@@ -37,6 +38,15 @@ _AWAY: Final = (
 )
 
 
+class Outcome(enum.StrEnum):
+    """What became of a request."""
+
+    DONE = "Done"
+    REFUSED = "Not done"
+    NOT_KNOWN = "Not known"
+    """flexod did not answer: it may have done it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """What became of the viewer's last request on a job."""
@@ -50,7 +60,16 @@ class Said:
     @property
     def done(self) -> bool:
         """Whether flexod did it."""
-        return self.status == _OK
+        return self.outcome is Outcome.DONE
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is known of it."""
+        return _OUTCOMES.get(self.status, Outcome.REFUSED)
+
+
+_OUTCOMES: Final = {_OK: Outcome.DONE, _UNAVAILABLE: Outcome.NOT_KNOWN}
+"""By the status of HTTP; flexod or flexo-web refused what has another one."""
 
 
 @dataclass(frozen=True, slots=True)

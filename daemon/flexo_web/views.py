@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +22,7 @@ from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
 from flexo_web.job_page import job_page
 from flexo_web.loan_page import LoanHistory, Loans, ask_history, loan_page
-from flexo_web.pages import Mine, Now, mine_page, now_page
+from flexo_web.pages import Mine, Now, first_waiting, mine_page, now_page
 from flexo_web.privacy import NOT_A_READER, Privacy
 from flexo_web.rendering import environment
 from flexo_web.sharing_page import Sharing, sharing_page
@@ -49,6 +51,8 @@ _TITLES: Final[Mapping[str, str]] = {
 _MISSING: Final = "No such page"
 _HISTORY_S: Final = 5.0
 """How long what is known of past loans and of reasons is good for."""
+_HEADLINE_WITHIN_S: Final = 1.0
+"""The longest wait for what pending jobs need, of which flexod is asked one by one."""
 _EVENT_S: Final = 30.0
 """How long an event is good for: it never changes, but it may be one to come, or removed some day."""
 _Page = Now | Mine | Loans | Sharing | Value | EventPage | None
@@ -134,6 +138,10 @@ class Views:
         self._explanations: Answers[int, admin_pb2.ExplainJobReply] = Answers(
             client, lambda daemon, job_id: daemon.explain(job_id)
         )
+        self._headlines: Answers[int, admin_pb2.ExplainJobReply] = Answers(
+            client, lambda daemon, job_id: daemon.explain(job_id), _HISTORY_S
+        )
+        """Asked for less often than by a job's own page: one viewer may have several jobs that wait."""
         self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
         self._reasons: Answers[str, tuple[admin_pb2.Event, ...]] = Answers(client, ask_reasons, _HISTORY_S)
         self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
@@ -225,7 +233,19 @@ class Views:
         return now_page(picture, privacy, await self._explained(privacy))
 
     async def _mine(self, picture: Picture, privacy: Privacy, viewer: Viewer) -> Mine:
-        return mine_page(privacy.picture() or picture, viewer.name, await self._explained(privacy))
+        shown = privacy.picture() or picture
+        asked = first_waiting(shown, viewer.name)
+        told = await asyncio.gather(*(self._headline(job_id, privacy) for job_id in asked))
+        headlines = dict(zip(asked, told, strict=True))
+        return mine_page(shown, viewer.name, await self._explained(privacy), headlines)
+
+    async def _headline(self, job_id: int, privacy: Privacy) -> str:
+        """flexod's headline of a job; "": flexod takes long, and the page does not wait for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HEADLINE_WITHIN_S):
+                reply = (await self._headlines.of(job_id)).reply
+                return privacy.text(reply.headline) if reply else ""
+        return ""
 
     async def _explained(self, privacy: Privacy) -> Explained:
         """The events that explain something of jobs. Without flexod's answer: none."""

@@ -253,6 +253,7 @@ def as_older_release(path: Path) -> None:
     for table in ("issued_grant", "job_owner", "batch_time"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("ALTER TABLE cap DROP COLUMN nodes")
+    raw.execute("ALTER TABLE cap DROP COLUMN who")
     raw.execute("PRAGMA user_version = 8")
     raw.commit()
     raw.close()

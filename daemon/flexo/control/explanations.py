@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from flexo.control.pending import explain_pending, headline_of_pending
+from flexo.control.pending import explain_pending, explain_rigid, headline_of_pending
 from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint, Source
-from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.model.queue import JobKey, JobState
 from flexo.model.ranges import Range
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
@@ -44,17 +44,10 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     if queued.satellite is not None:
         return (f"job {job_id} is a satellite of job {queued.satellite.base}; ask about that one",)
     if queued.elastic is None:
-        raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic{_waits(queued)}")
+        return explain_rigid(queued, view)
     if queued.state is JobState.PENDING:
         return explain_pending(queued, view)
     return (f"job {job_id} is ending",)
-
-
-def _waits(ordinary: QueuedJob) -> str:
-    """What keeps an ordinary job, as its cluster says it; "": it is not pending."""
-    if ordinary.state is not JobState.PENDING:
-        return ""
-    return f"; it is pending ({ordinary.reason}): the cluster starts it, and takes satellites back for it"
 
 
 def headline(job_id: int, view: View) -> str:
@@ -62,9 +55,7 @@ def headline(job_id: int, view: View) -> str:
     runs or is pending."""
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
-            size = f"{shown.job.training_workers} of {shown.job.workers} workers"
-            why = _brief_reason(shown, view)
-            return f"{size}: {why}" if why else size
+            return _headline_of(shown, view)
     if view.state is not None:
         for job in view.state.jobs:
             if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
@@ -83,8 +74,7 @@ def _brief_reason(shown: JobView, view: View) -> str:
     if job.suspended:
         return "suspended"
     if not shown.attached:
-        begins = view.state is not None and shown.begins(view.state.at)
-        return "it starts, and has not begun to train" if begins else "its leader is not connected"
+        return _without_leader(shown, view)
     if job.pending_command:
         return f"{job.pending_command} is under way"
     briefs = [note.brief for note in view.notes if note.job == job.key and note.brief][-1:]
@@ -96,6 +86,35 @@ def _brief_reason(shown: JobView, view: View) -> str:
     # What grants start is the reason; the policy's own is on what the job has beyond that.
     whole = start and job.granted_workers == job.workers.max
     return "; ".join(start if whole else [*start, *briefs])
+
+
+def _headline_of(shown: JobView, view: View) -> str:
+    # nobody knows how many workers train without a leader: what the job has runs on
+    has = shown.job.training_workers if shown.attached else shown.job.granted_workers
+    size, why = f"{has} of {shown.job.workers} workers", _brief_reason(shown, view)
+    return f"{size}: {why}" if why else size
+
+
+def reasons(view: View) -> dict[JobKey, list[str]]:
+    """Why jobs have no more workers, by job: the policy's words; without a leader, those of the headline."""
+    found: dict[JobKey, list[str]] = {}
+    for note in view.notes:
+        found.setdefault(note.job, []).append(note.text)
+    for shown in view.jobs:
+        if not shown.attached and not shown.job.suspended:
+            found[shown.job.key] = [_headline_of(shown, view)]
+    return found
+
+
+def _without_leader(shown: JobView, view: View) -> str:
+    """Why flexod gives nothing to a job whose leader is not connected."""
+    now = view.state.at if view.state else 0.0
+    if shown.begins(now):
+        return "it starts, and has not begun to train"
+    since = shown.job.leaderless_since or shown.started_at
+    # whoever has satellites had a leader
+    advice = "" if shown.job.grants else ": does its script call flexo run?"
+    return f"its leader has not been connected for {duration(max(0.0, now - since))}{advice}"
 
 
 def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
@@ -111,7 +130,8 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
         return (*sentences, *notes, *_on_loan(job, view))
     if not shown.attached:
         sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
-        sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
+        sentences.append(_without_leader(shown, view))
+        sentences.append("without a leader flexod can give it nothing; what it has runs on")
         return (*sentences, *_on_loan(job, view))
     if shown.silent_since and view.state is not None:
         silent = duration(view.state.at - shown.silent_since)

@@ -1,4 +1,4 @@
-"""Explains why an elastic job is pending, and what would start it: `flexo why` of a job that waits."""
+"""Explains why a job is pending, and what would start it: `flexo why` of a job that waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from flexo.clusters.base import ClusterState
 from flexo.control.views import View
 from flexo.model.nodes import Node
-from flexo.model.queue import JobKey, QueuedJob, in_order_of_start
+from flexo.model.queue import JobKey, JobState, QueuedJob, in_order_of_start
 from flexo.policies.pending import waits_for_resources
 from flexo.words import duration, workers
 from flexo_protos.resources import total
@@ -19,11 +19,10 @@ foresee it."""
 
 
 def headline_of_pending(job: QueuedJob, state: ClusterState) -> str:
-    """``0 of 2-8 workers: pending, for resources (Resources): it needs 2 GPUs, and 1 is idle``."""
-    waits = f"pending, {job.wait.value} ({job.reason})"
-    needs = f": {_needs(job, state)}" if job.wait.is_for_resources and job.resources.gpus else ""
+    """``0 of 2-8 workers: pending, for resources (Resources): it needs 2 GPUs, and 1 is idle in partition
+    train``."""
     size = job.elastic.workers if job.elastic is not None else "?"
-    return f"0 of {size} workers: {waits}{needs}"
+    return f"0 of {size} workers: pending, {_waits(job, state)}"
 
 
 def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
@@ -40,6 +39,23 @@ def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
         told += _satellites(job, view)
         told += _turn(job, view)
     told += _start(job, state.at)
+    if job.remedy:
+        told.append(job.remedy)
+    return tuple(told)
+
+
+def explain_rigid(job: QueuedJob, view: View) -> tuple[str, ...]:
+    """Sentences on a job that is not elastic and, if it is pending, on what it waits for."""
+    told = [f"job {job.key} is not elastic: it was submitted without --elastic"]
+    if job.state is not JobState.PENDING or view.state is None:
+        return tuple(told)
+    since = duration(max(0.0, view.state.at - job.submitted_at))
+    told.append(f"it has been pending for {since}, {_waits(job, view.state)}")
+    if job.wait.is_for_resources:
+        told.append("the cluster starts it, and flexod takes satellites back for it")
+        told += _satellites(job, view)
+        told += _turn(job, view)
+    told += _start(job, view.state.at)
     if job.remedy:
         told.append(job.remedy)
     return tuple(told)
@@ -71,15 +87,26 @@ def _turn(job: QueuedJob, view: View) -> list[str]:
     return [f"by the cluster's priorities it is number {order[job.key]} of {len(order)} pending jobs"]
 
 
+def _waits(job: QueuedJob, state: ClusterState) -> str:
+    """``for resources (Resources): it needs 2 GPUs, and 1 is idle in partition train``."""
+    needs = f": {_needs(job, state)}" if job.wait.is_for_resources and job.resources.gpus else ""
+    return f"{job.wait.value} ({job.reason}){needs}"
+
+
 def _needs(job: QueuedJob, state: ClusterState) -> str:
-    """``it needs 9 a100, and 2 are idle``: of the nodes of its partitions."""
+    """``it needs 9 a100, and 2 are idle in partition train``: of the nodes of its partitions."""
     kind = job.resources.gpu_type or ("GPU" if job.resources.gpus == 1 else "GPUs")
     wanted = job.resources.gpus
     nodes = _its_nodes(job, state.nodes)
     has, idle = total(node.gpus for node in nodes), total(node.gpus_idle for node in nodes)
     if wanted > has:
         return f"it needs {wanted} {kind}, and {', '.join(job.partitions)} has only {has}"
-    return f"it needs {wanted} {kind}, and {idle} {'is' if idle == 1 else 'are'} idle"
+    return f"it needs {wanted} {kind}, and {idle} {'is' if idle == 1 else 'are'} idle in {_where(job)}"
+
+
+def _where(job: QueuedJob) -> str:
+    """``partition train``, ``partitions debug, train``."""
+    return f"partition{'s' if len(job.partitions) > 1 else ''} {', '.join(job.partitions)}"
 
 
 def _its_nodes(job: QueuedJob, nodes: Sequence[Node]) -> list[Node]:
@@ -89,16 +116,24 @@ def _its_nodes(job: QueuedJob, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _satellites(job: QueuedJob, view: View) -> list[str]:
-    """A sentence on what satellites hold of the job's nodes."""
-    names = {node.name for node in _its_nodes(job, view.state.nodes if view.state else ())}
+    """A sentence on what satellites hold of the job's nodes, and whether that would let it start."""
+    nodes = _its_nodes(job, view.state.nodes if view.state else ())
+    names = {node.name for node in nodes}
     held = total(
         grant.workers * shown.job.shape.gpus
         for shown in view.jobs
         for grant in shown.job.grants
         if grant.node in names and not grant.shared_gpus
     )
+    if not held:
+        return []
     gpus = "1 GPU" if held == 1 else f"{held} GPUs"
-    return [f"satellites hold {gpus} there, and give them back if that lets it start"] if held else []
+    hold = f"satellites hold {gpus} in {_where(job)}"
+    both = held + total(node.gpus_idle for node in nodes)
+    if both < job.resources.gpus:
+        enough = f"with the idle ones these are {both} of the {job.resources.gpus} that it needs"
+        return [f"{hold}, and keep them: {enough}, so giving them back would not let it start"]
+    return [f"{hold}, and give them back if that lets it start"]
 
 
 def _start(job: QueuedJob, now: float) -> list[str]:

@@ -53,15 +53,16 @@ class ScaleOverrides:
 
     # Requests of owners.
 
-    def scale(self, job: ElasticJob, workers: int | None) -> str:
-        """Cap `job` at `workers`; None: remove the cap. Returns what happens now. Raises BadScale."""
+    def scale(self, job: ElasticJob, workers: int | None, by: str = "") -> str:
+        """Cap `job` at `workers`; None: remove the cap. `by`: who asked for it, and where, as in the requests
+        below. Returns what happens now. Raises BadScale."""
         if workers is not None and job.workers.clamp(workers) != workers:
             raise BadScale(f"job {job.key} can have {job.workers} workers, not {workers}")
         with self._steering:
-            self._cap(job.key, None if workers is None else Cap(workers))
+            self._cap(job.key, None if workers is None else Cap(workers, by=by))
         return _scaled(job, workers)
 
-    def scale_out(self, view: JobView, workers: int, nodes: Sequence[Node] = ()) -> str:
+    def scale_out(self, view: JobView, workers: int, nodes: Sequence[Node] = (), by: str = "") -> str:
         """Give the job `workers` more, on `nodes` if they are named. Returns what happens now. Raises
         BadScale, Busy, NotSteered.
 
@@ -76,26 +77,26 @@ class ScaleOverrides:
                 text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
                 raise BadScale(text if have < most else f"{name}, which is its maximum")
             _check_growth(job, nodes)
-            self._cap(job.key, Cap(have + workers, frozenset(node.name for node in nodes)))
+            self._cap(job.key, Cap(have + workers, frozenset(node.name for node in nodes), by))
         return _scaled(job, have + workers) + (f", on {_names(nodes)} only" if nodes else "")
 
-    def scale_in(self, view: JobView, workers: int, nodes: Sequence[str]) -> str:
+    def scale_in(self, view: JobView, workers: int, nodes: Sequence[str], by: str = "") -> str:
         """Take `workers` from the job or, with `nodes`, its satellites there: all of them or, if one is
         missing, none. Returns and raises as `scale_out`."""
         with self._steering:
             self.check_resizable(view)
             job = view.job
             if nodes:
-                return self._give_up(job, tuple(dict.fromkeys(nodes)))
+                return self._give_up(job, tuple(dict.fromkeys(nodes)), by)
             have, least = job.granted_workers, job.base_workers
             if workers < 1 or have - workers < least:
                 name = f"job {job.key} has"
                 text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
                 raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
-            self._cap(job.key, Cap(have - workers))
+            self._cap(job.key, Cap(have - workers, by=by))
         return _scaled(job, have - workers)
 
-    def _give_up(self, job: ElasticJob, nodes: tuple[str, ...]) -> str:
+    def _give_up(self, job: ElasticJob, nodes: tuple[str, ...], by: str) -> str:
         by_node = {grant.node: grant for grant in job.grants}
         missing = next((node for node in nodes if node not in by_node), None)
         if missing is not None:
@@ -104,7 +105,7 @@ class ScaleOverrides:
         workers = sum(grant.workers for grant in grants)
         with self._lock:
             self._given_up[job.key] = tuple(grant.grant_id for grant in grants)
-        self._cap(job.key, Cap(job.granted_workers - workers))
+        self._cap(job.key, Cap(job.granted_workers - workers, by=by))
         return f"job {job.key} gives back its {workers_of(workers)} on {', '.join(nodes)}"
 
     def cap_of(self, key: JobKey) -> Cap | None:

@@ -65,6 +65,7 @@ _SCHEMA_10: Final = (
     "ALTER TABLE slow_gpu_of RENAME TO slow_gpu",
 )
 _SCHEMA_13: Final = ("ALTER TABLE cap ADD COLUMN nodes TEXT NOT NULL DEFAULT ''",)
+_SCHEMA_14: Final = ("ALTER TABLE cap ADD COLUMN who TEXT NOT NULL DEFAULT ''",)
 SCHEMAS: Final = (
     *(_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4),
     *(_SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8),
@@ -73,6 +74,7 @@ SCHEMAS: Final = (
     job_owners.SCHEMA,
     stored_trials.SCHEMA,
     _SCHEMA_13,
+    _SCHEMA_14,
 )
 """The statements of each version, which change the version before into it."""
 VERSION: Final = len(SCHEMAS)

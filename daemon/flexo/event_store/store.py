@@ -131,9 +131,10 @@ class EventStore:
                 "DELETE FROM cap WHERE job_id = ? AND restart_count = ?", (key.job_id, key.restart_count)
             )
             if cap is not None:
-                values = (key.job_id, key.restart_count, cap.workers, ",".join(sorted(cap.nodes)))
+                nodes = ",".join(sorted(cap.nodes))
                 connection.execute(
-                    "INSERT INTO cap (job_id, restart_count, workers, nodes) VALUES (?, ?, ?, ?)", values
+                    "INSERT INTO cap (job_id, restart_count, workers, nodes, who) VALUES (?, ?, ?, ?, ?)",
+                    (key.job_id, key.restart_count, cap.workers, nodes, cap.by),
                 )
 
         with self._lock:
@@ -143,10 +144,10 @@ class EventStore:
         """All caps that were set and not taken away."""
 
         def read(connection: sqlite3.Connection) -> dict[JobKey, Cap]:
-            rows = connection.execute("SELECT job_id, restart_count, workers, nodes FROM cap")
+            rows = connection.execute("SELECT job_id, restart_count, workers, nodes, who FROM cap")
             return {
-                JobKey(job_id, restart): Cap(workers, frozenset(filter(None, nodes.split(","))))
-                for job_id, restart, workers, nodes in rows
+                JobKey(job_id, restart): Cap(workers, frozenset(filter(None, nodes.split(","))), who)
+                for job_id, restart, workers, nodes, who in rows
             }
 
         with self._lock:

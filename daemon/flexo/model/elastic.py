@@ -35,6 +35,8 @@ class Cap:
     """The most workers that the job may have."""
     nodes: frozenset[str] = frozenset()
     """The nodes to which new satellites may come; empty: to any."""
+    by: str = field(default="", compare=False)
+    """Who set it, and where; "": not known. The same limit by another is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ class ElasticJob:
     """Whether the script has entered hvd.elastic.run; before that, nothing is granted."""
     wanted: int | None = None
     """The owner's own cap (`flexo scale`), within `workers`; None: no cap."""
+    capped_by: str = ""
+    """Who set the cap, and where; "": not known, or no cap."""
     last_resize_at: float = 0.0
     retry_at: dict[str, float] = field(default_factory=dict)
     """Nodes that failed a grant of this job, and when they may be tried again."""
@@ -229,6 +233,8 @@ class ElasticJob:
     account: str = ""
     attached: bool = False
     """Whether its leader is connected."""
+    leaderless_since: float = 0.0
+    """Since when flexod has seen the job without a leader; 0: it has one."""
     gpu_uses: tuple[GpuUse, ...] = ()
     """See `LeaderReport`."""
     paused: bool = False

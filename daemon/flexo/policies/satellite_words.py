@@ -156,13 +156,36 @@ class Words:
 
     def _why_no_more(self, job: JobInPlan) -> Why:
         if job.target.workers < job.job.ceiling:
+            if job.before > job.target.workers:
+                return self._why_not_fewer(job)
             why = job.target.why
             return Why(why, cause="the policy") if why else self._why_not_due(job)
         if job.job.wanted is not None and job.job.ceiling < job.job.workers.max:
-            more = f" by flexo scale; the maximum is {job.job.workers.max}"
-            return Why(f"capped at {job.job.wanted}", more)
+            by = f" by {job.job.capped_by}" if job.job.capped_by else ""
+            return Why(f"capped at {job.job.wanted}{by}", f"; the maximum is {job.job.workers.max}")
         # Of a job that has grown to it, the events say how.
         return Why("all that it can use", cause="" if job.job.grants else "the maximum")
+
+    def _why_not_fewer(self, job: JobInPlan) -> Why:
+        """The text for a job that has more than its policy leaves it: satellites leave as a whole, and only
+        for jobs that find room in their place."""
+        if job.job.key in self._plan.resting:
+            return Why("gives workers back now")
+        keeps = f"keeps {_count(job.before, 'worker')}"
+        due = f" and not the {job.target.workers} that are due to it"
+        if not job.steady:
+            return Why(keeps, f"{due}: it cannot be resized now", cause="not steady")
+        if job.rested_at > self._plan.now:
+            wait = duration(job.rested_at - self._plan.now)
+            return Why(f"waits {wait} before its next resize", f": {job.target.workers} are due to it")
+        satellites = self._plan.satellites_of(job.job)
+        sizes = [each.grant.workers for each in satellites if self._plan.may_give(job, each)]
+        if not sizes:
+            return Why(keeps, f"{due}: none of its satellites can be taken yet", cause="none can be taken")
+        if min(sizes) > job.before - job.target.workers:
+            smallest = f"its smallest one has {_count(min(sizes), 'worker')}"
+            return Why(keeps, f"{due}: a satellite leaves as a whole, and {smallest}", cause="as a whole")
+        return Why(keeps, f"{due}: no other job could use what it would give back", cause="nobody needs it")
 
     def _why_not_due(self, job: JobInPlan) -> Why:
         """The text for a job whose policy leaves it as it is: there is no room, or others have more use for

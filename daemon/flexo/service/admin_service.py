@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 import flexo
 from flexo.clusters.base import Privacy
-from flexo.control.explanations import beyond
+from flexo.control.explanations import beyond, reasons
 from flexo.control.pending import places, planned_start
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
@@ -627,9 +627,9 @@ async def _caller_name() -> str:
 
 
 def _jobs(view: View) -> admin_pb2.ListJobsReply:
-    reasons = _reasons(view)
+    why = reasons(view)
     return admin_pb2.ListJobsReply(
-        jobs=[_job(each, reasons.get(each.job.key, ()), view) for each in view.jobs],
+        jobs=[_job(each, why.get(each.job.key, ()), view) for each in view.jobs],
         waiting=_waiting(view),
     )
 
@@ -678,14 +678,6 @@ def node_view(node: Node) -> admin_pb2.NodeView:
         capacity=to_message(node.capacity),
         allocated=to_message(node.allocated),
     )
-
-
-def _reasons(view: View) -> dict[JobKey, list[str]]:
-    """The policy's reasons, by job."""
-    found: dict[JobKey, list[str]] = {}
-    for note in view.notes:
-        found.setdefault(note.job, []).append(note.text)
-    return found
 
 
 def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.ElasticJob:

@@ -21,8 +21,9 @@ from flexo_protos.v1 import admin_pb2
 GAP: Final = "  "
 """What stands between two cells."""
 _WIDE: Final = 120
-"""Least width of a screen, in characters, on which no name or state is cut short."""
+"""Least width of a screen, in characters, on which no state is cut short, and only long names are."""
 _NARROW_NAME: Final = 10
+_WIDE_NAME: Final = 32
 _STYLES: Final = {
     "resizing": "yellow",
     "starting": "cyan",
@@ -54,7 +55,7 @@ class Table:
 
 def tables_of(picture: Picture, width: int | None, now: float) -> dict[List, Table]:
     """The lists that there are. `width` None: nothing is cut, and each node has a line."""
-    most = _NARROW_NAME if width and width < _WIDE else None
+    most = (_NARROW_NAME if width < _WIDE else _WIDE_NAME) if width else None
     tables = {List.JOBS: _jobs(picture.jobs.jobs, most)}
     if picture.jobs.waiting:
         tables[List.PENDING] = _pending(picture.jobs.waiting, most, now)

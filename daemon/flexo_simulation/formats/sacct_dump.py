@@ -28,6 +28,7 @@ from flexo_simulation.formats.rows import Row, columns_of, row_of
 from flexo_simulation.workload import BadLine, Workload
 
 _HINT: Final = "ask for it with sacct --parsable2 --format=... as docs/howto/what-if.md has it"
+_NOTHING: Final = "accounting may be disabled, see AccountingStorageType in scontrol show config"
 _ONE_OF: Final = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed", "End"))
 _ENDLESS: Final = frozenset({"RUNNING", "SUSPENDED", "RESIZING", "STAGE_OUT", "COMPLETING"})
 
@@ -104,7 +105,7 @@ def _rows(file: TextIO, name: str) -> Iterator[Row | BadLine]:
         else:
             yield row_of(number, columns, _with_whole_name(cells, columns))
     if columns is None:
-        raise BadTrace((f"{name}: is empty; {_HINT}",))
+        raise BadTrace((f"{name}: is empty; {_HINT}. {_NOTHING}",))
 
 
 def _header(cells: list[str], name: str, line: int) -> Mapping[str, int]:

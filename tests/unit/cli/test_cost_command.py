@@ -113,6 +113,7 @@ def test_what_its_leader_did_not_say_of_resizes_is_not_known(flexod: Recording, 
     [
         (pb.ExplainJobReply(headline="0 of 2-8 workers: pending (Priority)"), "pending"),
         (pb.ExplainJobReply(sentences=["gone"]), "does not know"),
+        (pb.ExplainJobReply(sentences=["job 7 is not elastic", "it waits"]), "job 7 is not elastic"),
     ],
 )
 def test_a_job_without_a_start_is_refused(

@@ -106,6 +106,17 @@ def test_jobs_have_names_and_those_that_wait_are_listed_in_their_order(flexod):
     assert text.index("17  gpt") < text.index("18  bert") < text.index("19  late")
 
 
+def test_a_long_name_is_cut_also_on_a_wide_screen_so_that_the_reason_is_seen(flexod):
+    """A name of 900 letters pushed all other columns off a wide screen."""
+    flexod.jobs = [job(7, name="x" * 255, user="y" * 255, reasons=["no idle GPU"])]
+    flexod.waiting = [pb.WaitingJob(job_id=8, name="z" * 255, user="eve", min=1, max=2, waits_for="held")]
+    text = shown(flexod, 200, 24)
+    assert "no idle GPU" in text
+    assert "held" in text
+    assert not re.search("x{32}|y{32}|z{32}", text)
+    assert text.count("…") >= 3
+
+
 def test_servers_on_loan_are_listed_the_first_due_first_and_marked_among_the_nodes(flexod):
     flexod.lend(
         pb.LoanView(node="n3", since_at=NOW - 600, why="spare", state="lent", satellite_workers=4),

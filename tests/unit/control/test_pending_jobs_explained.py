@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 from flat_records import make_job, make_node
+from says import says
 
 from flexo.clusters.base import ClusterState
 from flexo.clusters.slurm.wait_reasons import remedy
+from flexo.control.explanations import explain
 from flexo.control.pending import explain_pending, headline_of_pending, places
-from flexo.control.views import View
+from flexo.control.views import JobView, View
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, WaitReason
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources
@@ -45,9 +48,48 @@ def test_a_job_that_waits_for_gpus_says_how_many_it_needs_and_how_many_of_its_pa
     state = view(job).state
     assert state is not None
     assert headline_of_pending(job, state) == (
-        "0 of 4-4 workers: pending, for resources (Resources): it needs 4 GPUs, and 2 are idle"
+        "0 of 4-4 workers: pending, for resources (Resources):"
+        " it needs 4 GPUs, and 2 are idle in partition train"
     )
     assert "train has only 8" in headline_of_pending(pending(7, gpus=9), state)
+
+
+def rigid(**changes: object) -> QueuedJob:
+    return pending(5, gpus=4, elastic=None, **changes)
+
+
+def test_a_job_that_is_not_elastic_says_what_it_waits_for_in_the_same_words() -> None:
+    waits = rigid(wait=WaitReason.TURN, reason="Priority")
+    first, *more = explain(5, view(waits))
+    assert says(first, "job 5", "not elastic", "--elastic")
+    assert says(more[0], 12, "min", "for its turn", "(Priority)", "4 GPUs", "2 are idle in partition train")
+    assert "number 1 of 1 pending jobs" in " ".join(more)
+    held = rigid(wait=WaitReason.HELD, reason="JobHeldUser", remedy="release it")
+    assert "release it" in explain(5, view(held))
+    assert "satellites" not in " ".join(explain(5, view(held))), "they would not help it"
+    assert len(explain(5, view(rigid(state=JobState.RUNNING)))) == 1
+
+
+def satellites_of(workers: int) -> JobView:
+    grant = Grant("g1", JobKey(1), "n1", workers, "flex", NOW, SatelliteState.TRAINING)
+    job = ElasticJob(
+        JobKey(1), "ada", Range(1, 8), Resources(1), ("n2",), 1, grants=(grant,), training_workers=workers + 1
+    )
+    return JobView(job, Principal("8"), attached=True, batches_committed=0)
+
+
+@pytest.mark.parametrize(("held", "suffices"), [(1, False), (2, True)])
+def test_satellites_that_would_not_let_it_start_are_said_to_stay(held: int, suffices: bool) -> None:
+    """A researcher read that satellites give 3 GPUs back, where 8 were needed and 2 idle."""
+    job = pending(7, gpus=4)
+    (said,) = (
+        each
+        for each in explain_pending(job, replace(view(job), jobs=(satellites_of(held),)))
+        if "satellites hold" in each
+    )
+    assert "in partition train" in said
+    assert ("would not let it start" in said) != suffices
+    assert suffices or says(said, "3 of the 4")
 
 
 def test_its_place_is_that_of_the_policy_or_else_of_the_clusters_priorities() -> None:

@@ -153,6 +153,7 @@ def test_a_event_store_of_the_first_version_is_taken_over_with_its_caps(path):
             if name not in ("snapshot", "event", "cap"):
                 raw.execute(f"DROP TABLE {name}")
         raw.execute("ALTER TABLE cap DROP COLUMN nodes")
+        raw.execute("ALTER TABLE cap DROP COLUMN who")
         raw.execute("PRAGMA user_version = 1")
     raw.close()
     event_store = EventStore(path, 30)

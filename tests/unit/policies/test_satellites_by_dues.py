@@ -51,6 +51,7 @@ def test_satellites_wholly_above_the_due_are_given_back_and_the_reason_is_told()
     seen = snapshot([node("n1", 4, used=2), node("n2", 4, used=3), node("t1", 1, used=1)], [job])
     plan = planned(seen, {1: 4})
     assert shrunk(plan) == ["g1-1"]
+    assert says(sentence(plan, 1), "4 it is")
     assert [action.why for action in plan.actions] == ["4 it is"]
 
 
@@ -58,6 +59,19 @@ def test_a_satellite_that_is_partly_due_stays_where_nobody_needs_it():
     job = granted(elastic(1, "1-8"), "n1", 4)
     seen = snapshot([node("n1", 4, used=4), node("t1", 1, used=1)], [job])
     assert not planned(seen, {1: 3}).actions
+
+
+def test_a_job_that_keeps_more_than_its_due_does_not_read_as_if_it_gave_workers_back():
+    """A user read for minutes that a job gives a worker back, which its satellite of three could not."""
+    whole = granted(elastic(1, "1-8"), "n1", 3)
+    cpus = snapshot([node("n1", 4, used=3), node("t1", 1, used=1)], [whole])
+    kept = sentence(planned(cpus, {1: 3}), 1)
+    assert says(kept, "4 of 8 workers", "keeps", "3", "as a whole")
+    assert "3 it is" not in kept
+    changed = replace(whole, last_resize_at=NOW - 1)
+    assert says(sentence(planned(replace(cpus, elastic=(changed,)), {1: 1}), 1), "before its next resize")
+    stuck = replace(whole, pending_command="profile")
+    assert says(sentence(planned(replace(cpus, elastic=(stuck,)), {1: 1}), 1), "keeps", "cannot be resized")
 
 
 def test_a_satellite_that_is_partly_due_goes_to_a_job_that_gains_more_than_it_costs():

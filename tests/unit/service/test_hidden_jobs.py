@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from flat_records import make_node
+from says import says
 from service_doubles import STRANGER, Client, served_admin, slurm_job
 
 from flexo.clusters.base import ClusterState, Privacy
@@ -42,7 +43,8 @@ def _running(job_id: int, uid: int, user: str) -> tuple[QueuedJob, JobView]:
 
 
 class Cluster:
-    """The controller's place: 7 (ada's) and 8 (bob's) run; 17 and 18 of the same users wait."""
+    """The controller's place: 7 (ada's) and 8 (bob's) run; 17 and 18 of the same users wait. So does 27 of
+    ada's, which is not elastic."""
 
     def __init__(self, privacy: Privacy | None) -> None:
         running = _running(7, ADA, "ada"), _running(8, BOB, "bob")
@@ -50,7 +52,10 @@ class Cluster:
             replace(queued, job_id=queued.job_id + 10, state=JobState.PENDING, wait=WaitReason.RESOURCES)
             for queued, _ in running
         )
-        queue = (*(queued for queued, _ in running), *waiting)
+        rigid = replace(
+            waiting[0], job_id=27, elastic=None, wait=WaitReason.TURN, reason="Priority", partitions=("p",)
+        )
+        queue = (*(queued for queued, _ in running), *waiting, rigid)
         nodes = (make_node("n1", 4, 2), make_node("n2", 4))
         state = None if privacy is None else ClusterState(5.0, nodes, (), queue, 0.1, privacy=privacy)
         notes = tuple(Note(JobKey(number), f"{number} rests") for number in (7, 8))
@@ -125,6 +130,16 @@ def test_root_flexods_account_administrators_readers_and_slurms_user_are_told_of
     assert listed(client, uid) == ([7, 8], [17, 18])
     assert len(events(client, uid)) == 6
     assert client.call("ExplainJob", pb.ExplainJobRequest(job_id=8), uid).user == "bob"
+
+
+@pytest.mark.parametrize("uid", [ADA, READER])
+def test_a_job_that_is_not_elastic_is_explained_with_its_owner(client: Client, uid: int) -> None:
+    """flexo-web shows it to its owner alone, and a refusal names no owner."""
+    reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=27), uid)
+    assert reply.user == "ada"
+    assert says(" ".join(reply.sentences), "job 27", "not elastic", "for its turn", "(Priority)")
+    code, _ = client.refused("ExplainJob", pb.ExplainJobRequest(job_id=27), BOB)
+    assert code is grpc.StatusCode.NOT_FOUND
 
 
 def test_another_users_job_is_answered_exactly_like_one_that_there_is_not(client: Client) -> None:

@@ -289,6 +289,7 @@ def test_a_line_that_makes_no_sense_is_named_or_skipped(read, bad):
     ("text", "says"),
     [
         ("", "is empty; ask for it with sacct --parsable2"),
+        ("", "AccountingStorageType in scontrol show config"),
         ("       JobID    JobName\n------------ ----------\n", "no header with columns that a | separates"),
         ("JobID|State\n1|COMPLETED\n", "the header lacks Submit, Start"),
         ("JobID|Submit|Start|State\n", "the header has none of AllocTRES, ReqTRES"),

@@ -26,6 +26,12 @@ def test_an_empty_page_names_what_would_fill_it(
     assert f"<code>{command}</code>" in browser().get(path).text
 
 
+def test_the_page_of_sharing_says_that_it_is_off_unless_it_was_set_up(browser: Browser) -> None:
+    text = browser().get("/sharing").text
+    assert "Sharing is off unless" in text
+    assert "<code>[sharing]</code>" in text
+
+
 def test_where_servers_may_be_lent_and_none_is_the_page_names_the_command_that_says_why(
     flexod: FlexodDouble, browser: Browser
 ) -> None:

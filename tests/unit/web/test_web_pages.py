@@ -136,7 +136,74 @@ def test_a_job_that_has_ended_keeps_its_sizes(flexod: FlexodDouble, browser: Bro
 def test_a_job_that_flexod_does_not_know_is_not_found_with_flexod_s_sentence(browser: Browser) -> None:
     answer = browser().get("/jobs/5")
     assert answer.status_code == 404
-    assert "job 5 is not in the queue" in answer.text
+    assert "Job 5 is not in the queue" in answer.text
+
+
+def test_a_job_that_is_not_elastic_has_a_page_with_its_reason_and_no_history(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.explained[5] = pb.ExplainJobReply(
+        user="ada", sentences=["job 5 is not elastic", "it waits for its turn (Priority): it needs 9 GPUs"]
+    )
+    answer = browser().get("/jobs/5")
+    assert answer.status_code == 200
+    assert "<li>Job 5 is not elastic</li>" in answer.text
+    assert "<li>It waits for its turn (Priority): it needs 9 GPUs</li>" in answer.text
+    assert "recorded nothing" not in answer.text
+    assert "What happened" not in answer.text
+
+
+@pytest.mark.parametrize("base", ["1", "1.r2"])
+def test_the_page_of_a_satellite_links_to_its_job_and_says_nothing_else(
+    flexod: FlexodDouble, browser: Browser, base: str
+) -> None:
+    flexod.explained[2] = pb.ExplainJobReply(
+        sentences=[f"job 2 is a satellite of job {base}; ask about that one"]
+    )
+    text = browser().get("/jobs/2").text
+    assert '<a href="/jobs/1">job 1</a>' in text
+    assert "ask about that one" not in text
+    assert "recorded nothing" not in text
+
+
+def test_a_long_name_is_one_line_in_a_list_and_whole_in_its_title(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    """A name of 900 letters made a row ten lines high for everybody."""
+    long = "a" * 255
+    flexod.jobs = [job(17, long, account=long, name=long)]
+    flexod.waiting = [pb.WaitingJob(job_id=31, user=long, name=long, min=1, max=1)]
+    user = browser()
+    assert user.get("/").text.count(f'title="{long}">{long}</span>') == 3
+    assert user.get("/mine").text.count(f'title="{long}">{long}</span>') == 2
+    style = user.get("/static/web.css").text
+    rule = style[style.index("\n.cut {") :].partition("}")[0]
+    assert "ellipsis" in rule
+    assert "nowrap" in rule
+
+
+def test_own_waiting_jobs_say_what_they_need_where_they_are_listed(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    """Mine had (Resources) alone, and only the job's page the sentence that helps."""
+    needs = "for resources (Resources): it needs 8 GPUs, and 2 are idle in partition train"
+    flexod.waiting = [
+        pb.WaitingJob(
+            job_id=number,
+            user=user,
+            min=8,
+            max=8,
+            reason="Resources",
+            waits_for="for resources",
+            place=number,
+        )
+        for number, user in ((1, "root"), (2, "bob"))
+    ]
+    for each in flexod.waiting:
+        flexod.explained[each.job_id] = pb.ExplainJobReply(headline=f"0 of 8-8 workers: pending, {needs}")
+    text = browser(0).get("/mine").text
+    assert text.count(needs) == 1, "flexod is asked about the viewer's own jobs"
+    assert "for resources (Resources)</a>" in text
 
 
 @pytest.mark.parametrize(("said", "path"), [("17", "/jobs/17"), (" 17 ", "/jobs/17"), ("", "/")])

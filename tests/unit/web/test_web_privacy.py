@@ -75,6 +75,18 @@ def test_numbers_of_others_jobs_are_neither_in_events_nor_in_flexods_trouble(
     assert "job 41" not in text
 
 
+def test_another_users_job_that_waits_is_not_named_where_gpus_are_idle(
+    private: FlexodDouble, browser: Browser
+) -> None:
+    private.jobs = []
+    private.waiting[0].place = 1
+    assert "job 31 starts with" in browser(0).get("/").text
+    text = browser(UID).get("/").text
+    assert "jobs wait" in text
+    assert "job 31" not in text
+    assert "/jobs/31" not in text
+
+
 def test_own_jobs_are_shown_with_their_reasons(private: FlexodDouble, browser: Browser) -> None:
     user = browser(UID)
     assert 'id="job-17"' in user.get("/").text
@@ -87,7 +99,7 @@ def test_whether_another_user_s_job_exists_is_not_told(private: FlexodDouble, br
     user = browser(UID)
     answers = [user.get(f"/jobs/{number}") for number in (18, 9, 5)]
     assert {answer.status_code for answer in answers} == {404}
-    assert all(f"job {number} is not in the queue" in answer.text
+    assert all(f"Job {number} is not in the queue" in answer.text
                for number, answer in zip((18, 9, 5), answers, strict=True))  # fmt: skip
     assert private.asked["ExplainJob"]
 

@@ -56,6 +56,16 @@ def test_another_users_job_is_shown_exactly_like_one_that_there_is_not(browser: 
         assert shown.text == missing.text.replace("999", str(other))
 
 
+@pytest.mark.parametrize(("uid", "status"), [(GAMES, 200), (0, 200)])
+def test_the_owner_of_a_job_that_is_not_elastic_reads_its_reason(
+    hiding: FlexodDouble, browser: Browser, uid: int, status: int
+) -> None:
+    hiding.explained[4] = pb.ExplainJobReply(user="games", sentences=["it waits for its turn (Priority)"])
+    answer = browser(uid).get("/jobs/4")
+    assert answer.status_code == status
+    assert "(Priority)" in answer.text
+
+
 @pytest.mark.usefixtures("hiding")
 @pytest.mark.parametrize("uid", [0, NEWS])
 def test_root_and_readers_see_all_jobs(browser: Browser, uid: int) -> None:

@@ -271,6 +271,8 @@ def test_while_flexod_is_away_the_page_says_that_nobody_knows_and_that_twice_doe
     answer = send(viewer, "4", of=mine)
     assert answer.status_code == 503
     assert "did not answer" in said(answer.text)
+    assert "Not known" in said(answer.text)
+    assert "Not done" not in said(answer.text), "nobody knows that"
     assert "127.0.0.1" not in said(answer.text)
     allowing.present = True
     assert send(viewer, "4", of=mine).status_code == 303

@@ -170,6 +170,51 @@ def test_gpus_are_idle_for_nobody_where_no_job_could_use_more(changes: dict[str,
     assert idle.reason is Reason.NOBODY
 
 
+def waiting(number: int, **changes: object) -> pb.WaitingJob:
+    plain = pb.WaitingJob(job_id=number, user="ada", min=8, max=9, partition="train", place=1)
+    plain.MergeFrom(pb.WaitingJob(**changes))
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("jobs", "order", "facts"),
+    [
+        ([waiting(31)], [], ("1 job waits", "job 31", "8 workers")),
+        ([waiting(31), waiting(32, place=2)], [31, 32], ("2 jobs wait", "job 31")),
+        ([waiting(31)], [31, 5], ("2 jobs wait", "job 31")),
+        ([], [5, 6], ("2 jobs", "--elastic", "wait")),
+        ([waiting(31, partition="debug,train")], [], ("1 job waits",)),
+    ],
+)
+def test_gpus_that_are_idle_while_jobs_wait_do_not_read_as_if_nobody_wanted_them(
+    jobs: list[pb.WaitingJob], order: list[int], facts: tuple[str, ...]
+) -> None:
+    """Two jobs waited for 8 and 9 GPUs, and 2 idle ones read "no elastic job could use more"."""
+    seen = picture([pb.NodeView(name="t4", gpus=2, partitions=["train"])], [])
+    seen.jobs.waiting.extend(jobs)
+    seen.nodes.order.extend(order)
+    (idle,) = idle_gpus(seen)
+    assert idle.reason is Reason.WAITING
+    assert says(idle.text, *facts)
+    assert idle.job_id == (31 if jobs else 0)
+
+
+@pytest.mark.parametrize("changes", [{"partition": "other"}, {"place": 0}], ids=["elsewhere", "held"])
+def test_a_job_that_could_not_start_there_anyhow_is_no_reason(changes: dict[str, object]) -> None:
+    seen = picture([pb.NodeView(name="t4", gpus=2, partitions=["train"])], [])
+    seen.jobs.waiting.append(pb.WaitingJob(**{"job_id": 31, "min": 8, "place": 1, **changes}))
+    assert [idle.reason for idle in idle_gpus(seen)] == [Reason.NOBODY]
+
+
+def test_idle_hours_are_booked_for_the_same_reason_as_now_says() -> None:
+    ledger = IdleLedger()
+    for at in (1000.0, 1060.0):
+        seen = picture([pb.NodeView(name="t4", gpus=2)], [], at)
+        seen.jobs.waiting.append(waiting(31))
+        ledger.add(seen)
+    assert [each.reason for each in ledger.hours] == [Reason.WAITING]
+
+
 def test_idle_hours_count_only_while_flexod_is_seen() -> None:
     ledger, nodes = IdleLedger(), [pb.NodeView(name="t4", gpus=2)]
     for at in (1000.0, 1001.0, 1060.0, 1120.0, 9000.0, 9060.0):
