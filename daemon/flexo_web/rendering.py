@@ -14,6 +14,8 @@ from flexo_cli.output import clock, printable
 from flexo_web.chart import HEIGHT, WIDTH
 
 _TIME: Final = Markup('<time datetime="{}" title="{}">{}</time>')
+_BEGINNINGS: Final = ("job ", "it ", "its ", "the ", "by the ", "in the ", "satellites ", "without ")
+"""How flexod's sentences on a job begin, if not with a name."""
 
 
 def environment() -> jinja2.Environment:
@@ -50,7 +52,7 @@ def _hours(hours: float) -> str:
 
 def _sentence(text: str) -> str:
     """flexod's sentence on a job, as one that stands alone. Other sentences may begin with a name."""
-    return text[0].upper() + text[1:] if text.startswith(("job ", "it ")) else text
+    return text[0].upper() + text[1:] if text.startswith(_BEGINNINGS) else text
 
 
 def _time(at: float) -> Markup:

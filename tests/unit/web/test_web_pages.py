@@ -143,12 +143,14 @@ def test_a_job_that_is_not_elastic_has_a_page_with_its_reason_and_no_history(
     flexod: FlexodDouble, browser: Browser
 ) -> None:
     flexod.explained[5] = pb.ExplainJobReply(
-        user="ada", sentences=["job 5 is not elastic", "it waits for its turn (Priority): it needs 9 GPUs"]
+        user="ada",
+        sentences=["job 5 is not elastic", "it waits for its turn (Priority): it needs 9 GPUs", "t2 is idle"],
     )
     answer = browser().get("/jobs/5")
     assert answer.status_code == 200
     assert "<li>Job 5 is not elastic</li>" in answer.text
     assert "<li>It waits for its turn (Priority): it needs 9 GPUs</li>" in answer.text
+    assert "<li>t2 is idle</li>" in answer.text, "a node's name stays as it is"
     assert "recorded nothing" not in answer.text
     assert "What happened" not in answer.text
 
