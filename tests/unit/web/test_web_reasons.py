@@ -57,7 +57,7 @@ def test_a_reason_of_the_present_leads_to_the_event_that_flexod_names(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/mine", "for resources (Resources)"), ("/jobs/31", "job 31 (ada)")]
+    ("path", "said"), [("/mine", "for resources (Resources)"), ("/jobs/31", "Job 31 (ada)")]
 )
 def test_what_a_job_waits_for_leads_to_the_event_that_flexod_names(
     flexod: FlexodDouble, browser: Browser, path: str, said: str

@@ -193,7 +193,7 @@ def test_gpus_that_are_idle_while_jobs_wait_do_not_read_as_if_nobody_wanted_them
     seen = picture([pb.NodeView(name="t4", gpus=2, partitions=["train"])], [])
     seen.jobs.waiting.extend(jobs)
     seen.nodes.order.extend(order)
-    (idle,) = idle_gpus(seen)
+    (idle,) = idle_gpus(seen, Explained())
     assert idle.reason is Reason.WAITING
     assert says(idle.text, *facts)
     assert idle.job_id == (31 if jobs else 0)
@@ -203,7 +203,7 @@ def test_gpus_that_are_idle_while_jobs_wait_do_not_read_as_if_nobody_wanted_them
 def test_a_job_that_could_not_start_there_anyhow_is_no_reason(changes: dict[str, object]) -> None:
     seen = picture([pb.NodeView(name="t4", gpus=2, partitions=["train"])], [])
     seen.jobs.waiting.append(pb.WaitingJob(**{"job_id": 31, "min": 8, "place": 1, **changes}))
-    assert [idle.reason for idle in idle_gpus(seen)] == [Reason.NOBODY]
+    assert [idle.reason for idle in idle_gpus(seen, Explained())] == [Reason.NOBODY]
 
 
 def test_idle_hours_are_booked_for_the_same_reason_as_now_says() -> None:
