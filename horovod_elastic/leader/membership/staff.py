@@ -36,9 +36,13 @@ class Staff:
         self._new_ones_fail = False
         """Whether a satellite was given back because its new workers failed, and none was ready since."""
 
-    def is_ready(self, worker: Worker) -> None:
-        """Note that a worker has become ready."""
-        self._new_ones_fail = self._new_ones_fail and not worker.newcomer
+    def some_are_ready(self, now: float) -> list[Command]:
+        """Note that a worker has become ready. If new workers failed before, start those that waited."""
+        if not self._new_ones_fail:
+            return []
+        self._new_ones_fail = False
+        satellites = [each for each in self._roster.agents.values() if not each.base and not each.dismissed]
+        return [command for agent in satellites for command in self.fill(agent, now)]
 
     def fill(self, agent: Agent, now: float) -> list[Command]:
         """Start workers in the slots that have none."""
@@ -50,6 +54,8 @@ class Staff:
         taken = {worker.slot // unit for worker in self._roster.of(agent.name) if worker.alive}
         whole = agent.slots - agent.slots % unit
         free = [slot for slot in range(whole) if slot // unit not in taken]
+        if self._new_ones_fail and not agent.base:  # one shows whether they still do
+            free = [] if taken else free[:unit]
         added = [self._add(agent, slot, now) for slot in free]
         return [self._roster.start(worker) for worker in added]
 
