@@ -153,7 +153,7 @@ class Staff:
         if agent.base:
             return told
         self._new_ones_fail = self._new_ones_fail or fails
-        why = f"new workers failed before training ({how_it_ended(code)})" if fails else ""
+        why = f"they exited before training ({how_it_ended(code)})" if fails else ""
         why = why or f"its workers died {deaths} times"
         return [*told, *self.send_away(agent, why, now, quiet=bool(told))]
 
