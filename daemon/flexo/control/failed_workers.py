@@ -1,4 +1,4 @@
-"""Turns leaders' reports of new workers that failed, and were started again, into events."""
+"""Turns leaders' reports of workers that failed, and were started again, into events."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class FailedWorkersLog:
                 continue
             self._heard[place] = now
             many = report.workers > 1
+            kind, when = ("worker", "") if report.trained else ("new worker", " before training")
             text = (
-                f"{report.workers} new worker{'s' if many else ''} on {report.node} failed before training"
+                f"{report.workers} {kind}{'s' if many else ''} on {report.node} failed{when}"
                 f" ({report.how}) and {'were' if many else 'was'} started again"
             )
             events.append(Event(now, "restart", report.job, text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from horovod_elastic.leader.membership.change import Changes
-from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill, NewWorkerFailed
+from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill, WorkerFailed
 from horovod_elastic.leader.membership.job_state import BYSTANDERS, KILLED, Failure, JobState
 from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
@@ -139,11 +139,10 @@ class Staff:
         if self._virtual is None and self._roster.unit_of(worker):
             return []  # others are about to end, or it was replaced before and its end is reported again
         del agent.codes[first]
-        new = worker.newcomer and not worker.entered
-        fails = new and code > 0 and not agent.base
+        fails = worker.newcomer and not worker.entered and code > 0 and not agent.base
         deaths = agent.count_death(first, now - worker.added_at)
         again = deaths <= (self._restarts_of_failed if fails else RESTARTS_PER_SLOT)
-        told: list[Command] = [NewWorkerFailed(agent.node, code, again)] if new else []
+        told: list[Command] = [WorkerFailed(agent.node, code, bool(worker.entered), again)]
         if again and self._virtual is not None:
             return told  # `fill_virtual` starts it
         if again:
@@ -155,7 +154,7 @@ class Staff:
         self._new_ones_fail = self._new_ones_fail or fails
         why = f"they exited before training ({how_it_ended(code)})" if fails else ""
         why = why or f"its workers died {deaths} times"
-        return [*told, *self.send_away(agent, why, now, quiet=bool(told))]
+        return [*told, *self.send_away(agent, why, now, quiet=True)]
 
     @property
     def _restarts_of_failed(self) -> int:

@@ -337,6 +337,17 @@ def test_a_new_worker_that_exits_by_itself_is_started_again_once_and_in_the_next
     assert world.of("s5")
 
 
+def test_a_worker_that_failed_after_it_had_trained_is_told_of_as_well() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.ready("w2")
+    world.commit()
+    assert len(world.training()) == 2
+    world.exit("w2", 1)
+    (failed,) = world.failed
+    assert (failed.node, failed.trained, failed.again) == ("s1", True, True)
+
+
 def test_the_worker_that_failed_first_is_why_a_job_ends() -> None:
     world = training_world({"n1-7": 1, "n2-7": 1})
     world.exit("w2", 1)
