@@ -26,7 +26,7 @@ KINDS: Final = {
     "profile": "a profile has ended",
     "checkpoint": "a checkpoint was written that somebody asked for",
     "slow": "a GPU held a job up",
-    "restart": "new workers failed before they trained, and were started again",
+    "restart": "workers failed, and were started again",
     "order": "priorities of pending jobs are set",
     "trouble": "something is wrong, or well again",
     "journal": "entries are missing",

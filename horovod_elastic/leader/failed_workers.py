@@ -1,4 +1,4 @@
-"""The failures of new workers, told in one line: several workers fail within a moment of each other."""
+"""The failures of workers that are replaced, told in one line: several fail within a moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flexo_protos.v1 import jobs_pb2
-from horovod_elastic.leader.membership.commands import NewWorkerFailed
+from horovod_elastic.leader.membership.commands import WorkerFailed
 from horovod_elastic.trace import count, how_it_ended
 
 COLLECTED_S = 3.0
@@ -16,38 +16,41 @@ _AS_IT_IS = "New workers read the script as it is now"
 
 @dataclass(frozen=True, slots=True)
 class FailedWorkers:
-    """New workers of one node that failed alike."""
+    """Workers of one node that failed alike."""
 
     node: str
     workers: int
     exit_code: int
+    trained: bool
     again: bool
     """Whether they were started again."""
 
     def sentence(self, training: int) -> str:
         """The line for the job's output. `training`: the number of workers that train on."""
         how = how_it_ended(self.exit_code)
+        kind, when = ("worker", "") if self.trained else ("new worker", " before training")
         if self.again:
-            workers = count(self.workers, "new worker")
             were = "was" if self.workers == 1 else "were"
-            return f"{workers} on {self.node} failed before training ({how}) and {were} started again"
+            return f"{count(self.workers, kind)} on {self.node} failed{when} ({how}) and {were} started again"
         on = f"; the job trains on with {count(training, 'worker')}" if training else ""
-        return f"new workers on {self.node} fail before training ({how}){on}. {_AS_IT_IS}"
+        return f"{kind}s on {self.node} fail{when} ({how}){on}. {_AS_IT_IS}"
 
     def told(self) -> jobs_pb2.WorkersFailed:
         """The message for flexod."""
-        return jobs_pb2.WorkersFailed(node=self.node, workers=self.workers, how=how_it_ended(self.exit_code))
+        return jobs_pb2.WorkersFailed(
+            node=self.node, workers=self.workers, how=how_it_ended(self.exit_code), trained=self.trained
+        )
 
 
 class FailureCollector:
     """See the module."""
 
     def __init__(self) -> None:
-        self._failed: Counter[NewWorkerFailed] = Counter()
+        self._failed: Counter[WorkerFailed] = Counter()
         self._due = 0.0
 
-    def add(self, failed: NewWorkerFailed, now: float) -> None:
-        """Note the failure of one new worker."""
+    def add(self, failed: WorkerFailed, now: float) -> None:
+        """Note the failure of one worker."""
         if not self._failed:
             self._due = now + COLLECTED_S
         self._failed[failed] += 1
@@ -58,5 +61,6 @@ class FailureCollector:
             return []
         taken, self._failed = self._failed, Counter()
         return [
-            FailedWorkers(each.node, number, each.exit_code, each.again) for each, number in taken.items()
+            FailedWorkers(each.node, number, each.exit_code, each.trained, each.again)
+            for each, number in taken.items()
         ]

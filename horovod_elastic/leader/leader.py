@@ -37,8 +37,8 @@ from horovod_elastic.leader.membership.commands import (
     Dismiss,
     End,
     GoBack,
-    NewWorkerFailed,
     Start,
+    WorkerFailed,
 )
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.virtual_workers import Slot, VirtualWorkers, slot_of
@@ -296,10 +296,11 @@ class Leader:
             if failed.again:  # else the grant is given back, and the reason with it
                 self._reporter.send(jobs_pb2.FromLeader(workers_failed=failed.told()))
             self._trace.event(
-                "new workers failed",
+                "workers failed",
                 node=failed.node,
                 workers=failed.workers,
                 exit_code=failed.exit_code,
+                trained=failed.trained,
                 again=failed.again,
             )
 
@@ -519,7 +520,7 @@ class Leader:
             match command:
                 case Dismiss(agent, why):
                     self._dismiss(agent, why)
-                case NewWorkerFailed():
+                case WorkerFailed():
                     self._failed_workers.add(command, time.monotonic())
                 case Start() if self._outcome is not None:
                     pass

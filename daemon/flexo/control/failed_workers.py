@@ -1,4 +1,4 @@
-"""Turns leaders' reports of new workers that failed, and were started again, into events."""
+"""Turns leaders' reports of workers that failed, and were started again, into events."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from flexo.model.measured import FailedWorkers
 from flexo.model.queue import JobKey
 
 _AGAIN_AFTER_S: Final = 60.0
-"""A job's further reports within this time are dropped: leaders can report anything."""
+"""A job's further reports on a node within this time are dropped: leaders can report anything."""
 
 
 class FailedWorkersLog:
     """See the module."""
 
     def __init__(self) -> None:
-        self._heard: dict[JobKey, float] = {}
+        self._heard: dict[tuple[JobKey, str], float] = {}
 
     def take(
         self, reports: Iterable[FailedWorkers], held: Mapping[JobKey, Container[str]], now: float
     ) -> list[Event]:
         """The events of these reports. `held`: the nodes that jobs have or had a moment ago."""
-        self._heard = {job: at for job, at in self._heard.items() if now < at + _AGAIN_AFTER_S}
+        self._heard = {place: at for place, at in self._heard.items() if now < at + _AGAIN_AFTER_S}
         events = []
         for report in reports:
-            if report.job in self._heard or report.node not in held.get(report.job, ()):
+            place = report.job, report.node
+            if place in self._heard or report.node not in held.get(report.job, ()):
                 continue
-            self._heard[report.job] = now
+            self._heard[place] = now
             many = report.workers > 1
+            kind, when = ("worker", "") if report.trained else ("new worker", " before training")
             text = (
-                f"{report.workers} new worker{'s' if many else ''} on {report.node} failed before training"
+                f"{report.workers} {kind}{'s' if many else ''} on {report.node} failed{when}"
                 f" ({report.how}) and {'were' if many else 'was'} started again"
             )
             events.append(Event(now, "restart", report.job, text))

@@ -84,7 +84,7 @@ class Leaders(Protocol):
         ...
 
     def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
-        """The new workers that have failed and were started again since the last call."""
+        """The workers that have failed and were started again since the last call."""
         ...
 
     def tell(self, key: JobKey, orders: Orders) -> None:

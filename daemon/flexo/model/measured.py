@@ -85,13 +85,15 @@ class SlowGpuReport:
 
 @dataclass(frozen=True, slots=True)
 class FailedWorkers:
-    """A leader's report that new workers failed before they trained, and were started again."""
+    """A leader's report that workers failed, and were started again."""
 
     job: JobKey
     node: str
     workers: int
     how: str
     """How they ended, in the leader's words."""
+    trained: bool = False
+    """Whether they had trained; else they were new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class LeaderRegistry:
         return tuple(chain.from_iterable(slow.values()))
 
     def take_failed_workers(self) -> tuple[FailedWorkers, ...]:
-        """The new workers that have failed and were started again since the last call."""
+        """The workers that have failed and were started again since the last call."""
         with self._lock:
             failed, self._failed = self._failed, {}
         return tuple(chain.from_iterable(failed.values()))
@@ -332,7 +332,7 @@ class LeaderRegistry:
         self.wake.set()
 
     def note_failed_workers(self, failed: FailedWorkers) -> None:
-        """Note that new workers have failed and were started again. It does not wake the controller."""
+        """Note that workers have failed and were started again. It does not wake the controller."""
         with self._lock:
             _add(self._failed.setdefault(failed.job, []), failed)
 

@@ -313,11 +313,11 @@ def slow_gpu(key: JobKey, slow: jobs_pb2.SlowGpu, known_nodes: frozenset[str]) -
 
 
 def failed_workers(key: JobKey, failed: jobs_pb2.WorkersFailed, known_nodes: frozenset[str]) -> FailedWorkers:
-    """New workers that failed and were started again. Raises Malformed."""
+    """Workers that failed and were started again. Raises Malformed."""
     if failed.node not in known_nodes:
         raise Malformed(f"the cluster has no node '{one_line(failed.node, 64)}', where workers failed")
     workers = at_most("workers_failed.workers", failed.workers, MAX_WORKERS)
-    return FailedWorkers(key, failed.node, workers, one_line(failed.how, 64))
+    return FailedWorkers(key, failed.node, workers, one_line(failed.how, 64), failed.trained)
 
 
 def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:

@@ -47,11 +47,13 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class NewWorkerFailed:
-    """Say that a new worker has failed before it trained."""
+class WorkerFailed:
+    """Say that a worker has failed, and that the job goes on."""
 
     node: str
     exit_code: int
+    trained: bool
+    """Whether it has trained; else it is a new worker, or a founder."""
     again: bool
     """Whether it is started again; else its place stays empty."""
 
@@ -168,7 +170,7 @@ class End:
 Command = (
     Start
     | Kill
-    | NewWorkerFailed
+    | WorkerFailed
     | Prepare
     | Abandon
     | Propose

@@ -348,12 +348,12 @@ class Membership:
 
     def _ready(self, worker: Worker, now: float) -> list[Command]:
         worker.is_ready()
-        self._staff.is_ready(worker)
+        commands = self._staff.some_are_ready(now)
         if worker.newcomer and (self._job.finishing or self._roster.agent_of(worker).leaving):
-            return [worker.tell_to_leave(ENDING, now)]
+            return [*commands, worker.tell_to_leave(ENDING, now)]
         if worker.newcomer and not self._fits(worker):
-            return [worker.tell_to_leave(UNLIKE, now), *self._proceed(now)]
-        return self._proceed(now)
+            return [*commands, worker.tell_to_leave(UNLIKE, now), *self._proceed(now)]
+        return commands + self._proceed(now)
 
     def _fits(self, worker: Worker) -> bool:
         """Whether the worker's model exchanges the same messages as those of members in the same place."""

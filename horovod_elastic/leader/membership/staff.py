@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from horovod_elastic.leader.membership.change import Changes
-from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill, NewWorkerFailed
+from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill, WorkerFailed
 from horovod_elastic.leader.membership.job_state import BYSTANDERS, KILLED, Failure, JobState
 from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
@@ -36,9 +36,13 @@ class Staff:
         self._new_ones_fail = False
         """Whether a satellite was given back because its new workers failed, and none was ready since."""
 
-    def is_ready(self, worker: Worker) -> None:
-        """Note that a worker has become ready."""
-        self._new_ones_fail = self._new_ones_fail and not worker.newcomer
+    def some_are_ready(self, now: float) -> list[Command]:
+        """Note that a worker has become ready. If new workers failed before, start those that waited."""
+        if not self._new_ones_fail:
+            return []
+        self._new_ones_fail = False
+        satellites = [each for each in self._roster.agents.values() if not each.base and not each.dismissed]
+        return [command for agent in satellites for command in self.fill(agent, now)]
 
     def fill(self, agent: Agent, now: float) -> list[Command]:
         """Start workers in the slots that have none."""
@@ -50,6 +54,8 @@ class Staff:
         taken = {worker.slot // unit for worker in self._roster.of(agent.name) if worker.alive}
         whole = agent.slots - agent.slots % unit
         free = [slot for slot in range(whole) if slot // unit not in taken]
+        if self._new_ones_fail and not agent.base:  # one shows whether they still do
+            free = [] if taken else free[:unit]
         added = [self._add(agent, slot, now) for slot in free]
         return [self._roster.start(worker) for worker in added]
 
@@ -133,11 +139,10 @@ class Staff:
         if self._virtual is None and self._roster.unit_of(worker):
             return []  # others are about to end, or it was replaced before and its end is reported again
         del agent.codes[first]
-        new = worker.newcomer and not worker.entered
-        fails = new and code > 0 and not agent.base
+        fails = worker.newcomer and not worker.entered and code > 0 and not agent.base
         deaths = agent.count_death(first, now - worker.added_at)
         again = deaths <= (self._restarts_of_failed if fails else RESTARTS_PER_SLOT)
-        told: list[Command] = [NewWorkerFailed(agent.node, code, again)] if new else []
+        told: list[Command] = [WorkerFailed(agent.node, code, bool(worker.entered), again)]
         if again and self._virtual is not None:
             return told  # `fill_virtual` starts it
         if again:
@@ -147,9 +152,9 @@ class Staff:
         if agent.base:
             return told
         self._new_ones_fail = self._new_ones_fail or fails
-        why = f"new workers failed before training ({how_it_ended(code)})" if fails else ""
+        why = f"they exited before training ({how_it_ended(code)})" if fails else ""
         why = why or f"its workers died {deaths} times"
-        return [*told, *self.send_away(agent, why, now, quiet=bool(told))]
+        return [*told, *self.send_away(agent, why, now, quiet=True)]
 
     @property
     def _restarts_of_failed(self) -> int:

@@ -322,11 +322,30 @@ def test_a_new_worker_that_exits_by_itself_is_started_again_once_and_in_the_next
         ("s3", 1, False),
     ]
     assert world.end is None
-    world.join("s4", 1)
-    world.ready(world.of("s4")[0])  # they fail no longer
+    world.join("s4", 3)
+    (first,) = world.of("s4")  # one shows whether they still fail
+    world.ready(first)
+    assert len(world.of("s4")) == 3
+    world.commit()
+    assert world.training().keys() == {"w1"}
+    for each in world.of("s4"):
+        world.ready(each)
+    world.commit()
+    assert len(world.training()) == 4
     world.join("s5", 1)
     world.exit(world.of("s5")[0], 1)
     assert world.of("s5")
+
+
+def test_a_worker_that_failed_after_it_had_trained_is_told_of_as_well() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.ready("w2")
+    world.commit()
+    assert len(world.training()) == 2
+    world.exit("w2", 1)
+    (failed,) = world.failed
+    assert (failed.node, failed.trained, failed.again) == ("s1", True, True)
 
 
 def test_the_worker_that_failed_first_is_why_a_job_ends() -> None:

@@ -20,12 +20,12 @@ from horovod_elastic.leader.membership.commands import (
     GoBack,
     Kill,
     Leave,
-    NewWorkerFailed,
     Prepare,
     Propose,
     RankAssignment,
     Start,
     Withdraw,
+    WorkerFailed,
 )
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.roster import Running, WorkerStatus
@@ -113,7 +113,7 @@ class World:
     """That of an opportunistic job, whose base has no workers; else 0."""
     stored: int | None = None
     """The commits of the state that is parked in the base; None if there is none."""
-    failed: list[NewWorkerFailed] = field(default_factory=list)
+    failed: list[WorkerFailed] = field(default_factory=list)
     """The failures of new workers that the user is told of."""
     went_back: int = 0
     """How often training went back to the parked state."""
@@ -502,7 +502,7 @@ class World:
                 self.dismissed.add(command.agent)
             case Leave():
                 self._tell(command.worker_id, self._hears_leave(command.worker_id))
-            case NewWorkerFailed():
+            case WorkerFailed():
                 self.failed.append(command)
             case GoBack():
                 self.went_back += 1
