@@ -177,8 +177,8 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
             _OPTIONS_WITH_VALUES[option](value if equals or not rest else rest.pop(0))
         elif option in _OF_SUBMISSION:
             raise ValueError(
-                f"{option}: this option belongs to the submission of the job: sbatch {option}{equals}{value},"
-                f" or #SBATCH {option}{equals}{value} in the job script"
+                f"{option} is an option of the command that submits the job, or of the head of its script:"
+                f" {option}{equals}{value} belongs there, before flexo run"
             )
         else:
             raise ValueError(f"{option}{equals}{value}: no such option; flexo run --help lists them")
@@ -233,7 +233,7 @@ _OF_SUBMISSION = (
     *("--elastic", "--elastic-fungible", "--elastic-heterogeneous", "--elastic-batch"),
     *("--elastic-opportunistic", "--elastic-cohost"),
 )
-"""The options of a job's submission (slurm_plugin/spank_elastic.c)."""
+"""Options of a job's submission, which people give to `flexo run`."""
 _OPTIONS_WITH_VALUES: dict[str, Callable[[str], None]] = {
     "--core": choice.choose,
     "--aggregators": choice.choose_aggregators,
