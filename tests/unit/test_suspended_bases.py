@@ -114,11 +114,11 @@ def test_it_is_shown_as_suspended_wherever_jobs_are_shown(world: SuspendWorld, l
     world.suspend()
     world.go(20)
     (view,) = world.controller.jobs()
-    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view)
+    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view, View())
     del world.leaders.attached[KEY]
     world.go(4)
     (view,) = world.controller.jobs()
-    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view)
+    assert job_state(_job(view, (), View())) == "suspended" == _job_state(view, View())
     assert "suspended" in world.why()
     assert says(world.why(), "satellites", "98 s")
     assert "hvd.elastic.run" not in world.why()
