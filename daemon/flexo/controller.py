@@ -321,6 +321,7 @@ class Controller:
             unknown_satellites=len(view.unknown),
             satellite_partitions=self._satellite_partitions(),
             needs_restart=unheeded.needs_restart,
+            sharing_partition=self._settings.sharing.partition,
         )
 
     def _satellite_partitions(self) -> tuple[str, ...]:

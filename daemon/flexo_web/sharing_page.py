@@ -52,6 +52,8 @@ class Aggregated:
 class Sharing:
     """The whole page."""
 
+    partition: str | None
+    """The partition of satellites on shared GPUs; "": none are shared; None: flexod is too old to say."""
     gpus: tuple[SharedGpu, ...]
     in_use: int
     """GPUs that two jobs use at present."""
@@ -87,12 +89,13 @@ def sharing_page(whole: Picture, privacy: Privacy) -> Sharing:
         )
         for _, view in sorted(views.items())
     )
-    pool = whole.status.pool
+    status, pool = whole.status, whole.status.pool
     return Sharing(
+        partition=status.sharing_partition if status.HasField("sharing_partition") else None,
         gpus=gpus,
         in_use=sum(gpu.guest is not None for gpu in gpus),
         costliest=max((gpu.cost for gpu in gpus), default=0.0),
-        has_pool=whole.status.HasField("pool"),
+        has_pool=status.HasField("pool"),
         aggregators=len(pool.aggregators),
         aggregated=tuple(_aggregated(job, sharer(job.job_id)) for job in own if job.aggregation.wants_pool),
     )

@@ -93,6 +93,8 @@ class ControllerStatus:
     """The partitions of satellites, with that of satellites on loan; empty: not known yet."""
     needs_restart: tuple[str, ...] = ()
     """See `Unheeded`."""
+    sharing_partition: str = ""
+    """The partition of satellites on shared GPUs; "": none are shared."""
 
     @property
     def trouble(self) -> str:

@@ -551,6 +551,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         unknown_satellites=status.unknown_satellites,
         pool=None if status.aggregation is None else _pool(status.aggregation),
         satellite_partitions=status.satellite_partitions,
+        sharing_partition=status.sharing_partition,
     )
 
 

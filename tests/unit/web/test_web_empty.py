@@ -15,7 +15,6 @@ from signed_in import Browser
         ("/", "sbatch --elastic=MIN-MAX SCRIPT"),
         ("/mine", "sbatch --elastic=MIN-MAX SCRIPT"),
         ("/mine", "flexo jobs -t pending"),
-        ("/sharing", "sbatch --elastic-opportunistic=MIN-MAX SCRIPT"),
         ("/loans", "flexo.toml"),
     ],
 )
@@ -26,10 +25,18 @@ def test_an_empty_page_names_what_would_fill_it(
     assert f"<code>{command}</code>" in browser().get(path).text
 
 
-def test_the_page_of_sharing_says_that_it_is_off_unless_it_was_set_up(browser: Browser) -> None:
+@pytest.mark.parametrize(
+    ("partition", "said", "asks"),
+    [(None, "does not say", False), ("", "[sharing]", False), ("shared", "partition shared", True)],
+)
+def test_the_page_of_sharing_says_whether_the_site_shares_gpus_and_where_it_does_how_to_ask(
+    partition: str | None, said: str, asks: bool, flexod: FlexodDouble, browser: Browser
+) -> None:
+    if partition is not None:
+        flexod.status.sharing_partition = partition
     text = browser().get("/sharing").text
-    assert "Sharing is off unless" in text
-    assert "<code>[sharing]</code>" in text
+    assert said in text
+    assert ("sbatch --elastic-opportunistic=MIN-MAX SCRIPT" in text) is asks
 
 
 def test_where_servers_may_be_lent_and_none_is_the_page_names_the_command_that_says_why(
