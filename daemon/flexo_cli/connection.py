@@ -61,23 +61,23 @@ class Unreachable(Exception):
     """No flexod answers; the message names the address, its source, and how to set it."""
 
     @property
-    def details(self) -> str:
-        """The message, for a sentence that says already that flexod does not answer."""
+    def for_viewers(self) -> str:
+        """The message, for people who see that flexod does not answer, and did not choose its address."""
         return str(self)
 
 
 class NoAnswer(Unreachable):
     """flexod does not answer."""
 
-    def __init__(self, details: str) -> None:
-        """`details`: where, and why."""
-        super().__init__(f"flexod does not answer {details}")
-        self._details = details
+    def __init__(self, address: Address, why: str, advice: str) -> None:
+        """`address`: of one flexod. `advice`: "" or what to do about it, after a semicolon."""
+        super().__init__(f"flexod does not answer at {address.target} (from {address.source}): {why}{advice}")
+        self._at, self._why = address.target, why
 
     @property
-    def details(self) -> str:
-        """Where, and why."""
-        return self._details
+    def for_viewers(self) -> str:
+        """Where, and why: a sentence."""
+        return f"No answer at {self._at}: {self._why}."
 
 
 class Refusal(Exception):
@@ -285,9 +285,11 @@ class Daemon:
             code, details = error.code(), error.details() or ""
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._active = self._active if len(self._targets) == 1 else None
-                remedy = f"; {_ANOTHER}" if len(self._targets) == 1 else ""  # of several it is said once
-                why = tls.what_is_wrong(self._target) or f"{_reason(code, details)}{remedy}"
-                raise NoAnswer(f"at {self._target} (from {self._source}): {why}") from error
+                with_tls = tls.what_is_wrong(self._target)
+                # of several flexods the advice is said once
+                advice = f"; {_ANOTHER}" if len(self._targets) == 1 and not with_tls else ""
+                why = with_tls or _reason(code, details)
+                raise NoAnswer(Address(self._target, self._source), why, advice) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unreachable(
                     f"what answers at {self._target} (from {self._source}) is not this flexod"

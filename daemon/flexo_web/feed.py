@@ -31,7 +31,7 @@ class Away:
 
     since_at: float
     details: str
-    """Where, and why, for a sentence that says already that flexod does not answer."""
+    """Where, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Feed:
             return Snapshot(number, await self._client.call(lambda daemon: take(daemon, at)))
         except Exception as error:  # whatever it is, viewers must see it, and the next attempt follows
             since = self.now.away.since_at if self.now.away else at
-            details = error.details if isinstance(error, Unreachable) else str(error) or repr(error)
+            details = error.for_viewers if isinstance(error, Unreachable) else str(error) or repr(error)
             return Snapshot(number, self.now.picture, Away(since, details))
 
     async def _pause(self) -> None:

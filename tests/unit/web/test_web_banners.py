@@ -68,4 +68,7 @@ def test_a_page_says_once_that_flexod_does_not_answer(
     visitor = browser()
     flexod.present = False
     until(lambda: "does not answer since" in visitor.get("/").text)
-    assert visitor.get(path).text.replace("flexo-web does not answer", "").count("does not answer") == 1
+    text = visitor.get(path).text
+    assert text.replace("flexo-web does not answer", "").count("does not answer") == 1
+    assert "No answer at 127.0.0.1:" in text
+    assert "--daemon" not in text  # a viewer did not choose the address
