@@ -44,6 +44,7 @@ print(client.updates)
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_notebook_draws_a_job_live_that_grows_shrinks_and_grows_again(lab: Lab) -> None:
+    lab.start_flexod()  # tests before may have ended it
     folder = lab.scratch / "notebook"
     folder.mkdir()
     shutil.copytree(EXAMPLES / "digits", folder / "digits")

@@ -40,6 +40,7 @@ print(json.dumps(said))
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_program_submits_resizes_and_cancels_an_elastic_job(lab: Lab) -> None:
+    lab.start_flexod()  # tests before may have ended it
     (lab.scratch / "job.sbatch").write_text(JOB)
     done = lab.run([sys.executable, "-W", "ignore", "-c", PROGRAM], timeout=560)
     said = json.loads(done.stdout)

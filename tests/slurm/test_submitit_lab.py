@@ -17,6 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "submitit" / "submit_digits.p
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_job_of_submitit_grows_and_returns_its_result(lab: Lab) -> None:
+    lab.start_flexod()  # tests before may have ended it
     folder = lab.scratch / "submitit"
     options = ["--elastic=1-4", "--epochs=12", "--pause=0.2", f"--folder={folder}"]
     done = lab.run([sys.executable, str(EXAMPLE), *options], timeout=280)

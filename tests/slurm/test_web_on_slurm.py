@@ -46,8 +46,8 @@ def test_two_users_enter_as_themselves_and_each_finds_his_own_job_that_waits(web
         with browser(web_lab, user) as entered:
             until(lambda page=entered, who=other: f">{who}<" in page.get("/mine").text, "both jobs are shown")
             own, _, others = entered.get("/mine").text.partition("Others")
-            assert (f">{user}</td>" in own, f">{other}</td>" in own) == (True, False)
-            assert (f">{user}</td>" in others, f">{other}</td>" in others) == (False, True)
+            assert (f">{user}</span>" in own, f">{other}</span>" in own) == (True, False)
+            assert (f">{user}</span>" in others, f">{other}</span>" in others) == (False, True)
             assert "held (JobHeldUser)" in own
 
 
