@@ -68,4 +68,4 @@ def test_flexo_web_runs_without_rights_and_goes_with_its_lab(web_lab: Lab) -> No
     (process,) = [each for each in belonging_to(web_lab.directory) if each.pid == pid]
     assert process.username() == "nobody"
     web_lab.down()
-    assert not process.is_running()
+    until(lambda: not process.is_running(), "it is gone, and whoever reaps it has done so")
