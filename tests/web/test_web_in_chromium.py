@@ -220,7 +220,8 @@ def test_a_hidden_page_holds_no_stream_and_is_as_new_as_any_once_it_is_shown(
     ended: list[str] = []
     with chromium.open() as seen:
         seen.page.on("requestfailed", lambda request: ended.append(request.url))
-        seen.enter(site.link())
+        with seen.page.expect_response("**/updates/"):
+            seen.enter(site.link())
         seen.mark()
         seen.page.wait_for_selector("#job-17")
         with seen.page.expect_event("requestfailed", lambda request: "/updates/" in request.url):
