@@ -64,7 +64,7 @@ demo-service: ## two trainings share Aggregators, and processes are killed, on t
 	@$(BIN)/python -m flexo_demos.service $(ARGS)
 
 test: usual := and not thorough
-test: ## lint, the plugin's own checks, and the tests of what users rely on (an hour on two slow cores, set-up aside)
+test: ## lint, the plugin's own checks, and the tests of what users rely on (45 minutes on two slow cores)
 test-all: export FLEXO_THOROUGH := yes
 test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
 test test-all:
