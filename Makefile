@@ -6,9 +6,9 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 # Tests and demo see this checkout's programs first, Slurm's daemons too, no display, and no other Python's packages.
-# Modules are compiled once: with PYTHONDONTWRITEBYTECODE, each worker of each job would compile flexo anew.
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
+# Without PYTHONDONTWRITEBYTECODE: with it, each worker of each job would compile flexo anew.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 # Tests mostly wait: more of them than cores go side by side.
 SIDE_BY_SIDE := --numprocesses=3

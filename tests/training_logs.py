@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flexo_bench.local_job.workers_logs import Event, WorkersLogs
+from flexo_bench.workers_logs import Event, WorkersLogs
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Final
 from flexo.events import Event
 from flexo.model.measured import FailedWorkers
 from flexo.model.queue import JobKey
+from flexo.words import counted
 
 _AGAIN_AFTER_S: Final = 60.0
 """A job's further reports on a node within this time are dropped: leaders can report anything."""
@@ -30,11 +31,11 @@ class FailedWorkersLog:
             if place in self._heard or report.node not in held.get(report.job, ()):
                 continue
             self._heard[place] = now
-            many = report.workers > 1
             kind, when = ("worker", "") if report.trained else ("new worker", " before training")
+            were = "was" if report.workers == 1 else "were"
             text = (
-                f"{report.workers} {kind}{'s' if many else ''} on {report.node} failed{when}"
-                f" ({report.how}) and {'were' if many else 'was'} started again"
+                f"{counted(report.workers, kind)} on {report.node} failed{when} ({report.how})"
+                f" and {were} started again"
             )
             events.append(Event(now, "restart", report.job, text))
         return events

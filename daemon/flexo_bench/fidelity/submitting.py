@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import sys
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexo_bench.fidelity.workload import EPOCH, SLOWER, STEP_S, Job
+from flexo_bench.workers_logs import WorkersLogs
 from flexo_lab import Lab
 from flexo_lab.slurm_files import BORROWED_PARTITION
 
@@ -93,14 +93,8 @@ class WorkerLog:
 
 def read_log(folder: Path) -> WorkerLog:
     """Read the workers' files in a job's folder; a torn last line is left out."""
-    lines = []
-    for path in folder.glob("*.jsonl"):
-        for text in path.read_text().splitlines(keepends=True):
-            if text.endswith("\n"):
-                fields = json.loads(text)
-                if fields["rank"] == 0:
-                    lines.append(WorkerEvent(fields["event"], fields["time"], fields["size"]))
-    return WorkerLog(tuple(sorted(lines, key=lambda line: line.at)))
+    events = [event for event in WorkersLogs(folder).events() if event["rank"] == 0]
+    return WorkerLog(tuple(WorkerEvent(each["event"], each["time"], each["size"]) for each in events))
 
 
 def submit(lab: Lab, job: Job, folder: Path) -> Submitted:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from flexo_bench.local_job.trusting import Trusting
-from flexo_bench.local_job.workers_logs import Event, WorkersLogs
+from flexo_bench.workers_logs import Event, WorkersLogs
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.resources import Resources
 from horovod_elastic.aggregation import place

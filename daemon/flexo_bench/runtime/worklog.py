@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+
+from flexo_bench.workers_logs import Event, WorkersLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,23 @@ class Moment:
 
 @dataclass
 class WorkLog:
-    """All logs of one folder; `read` adds the lines that were written since."""
+    """All logs of one folder; `read` adds what was written since."""
 
     folder: Path
     batches: list[Batch] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
-    _read: dict[Path, int] = field(default_factory=dict)
+    _logs: WorkersLogs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._logs = WorkersLogs(self.folder)
 
     def read(self) -> WorkLog:
-        """Add new lines, whole ones only: the last line may be half written, or torn by a kill."""
-        for path in sorted(self.folder.glob("*.jsonl")):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            for line in whole.splitlines():
-                self._take(json.loads(line))
+        """Add what is new."""
+        for event in self._logs.new():
+            self._take(event)
         return self
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _take(self, line: Event) -> None:
         pid, at = int(line["pid"]), float(line["time"])
         if line["event"] == "batch":
             place, cpu = (line["rank"], line["size"]), line.get("cpu", math.nan)

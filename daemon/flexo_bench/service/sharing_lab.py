@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from flexo_bench.service.setting import PartMissing
 from flexo_bench.service.sharing_judged import AggregatorJob, aggregator_jobs
+from flexo_bench.workers_logs import WorkersLogs
 from flexo_lab import Lab, LabSpec, Profile, bring_up, why_unavailable
 
 SCRIPT = Path(__file__).resolve().parent / "train_sharing.py"
@@ -47,12 +48,7 @@ class Trainer:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """What its workers have logged of that kind, in order of time."""
-        found: list[dict[str, Any]] = []
-        for path in self.folder.glob("*.jsonl"):
-            text = path.read_text()
-            found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        found.sort(key=lambda event: float(event["time"]))
-        return [event for event in found if event["event"] == kind]
+        return WorkersLogs(self.folder).events(kind)
 
     def tell(self, word: str) -> None:
         """Create the file that steers the script."""

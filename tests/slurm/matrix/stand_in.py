@@ -6,7 +6,6 @@ core that connects nobody. So no PyTorch has to be had for each Python; what Hor
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flexo_bench.workers_logs import WorkersLogs
 from flexo_lab import Lab
 
 WORKER = Path(__file__).resolve().parents[2] / "unit" / "horovod_elastic" / "pretending_worker.py"
@@ -82,11 +82,7 @@ class StandIn:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """What its workers have logged, in order of time; whole lines only."""
-        found = []
-        for path in self.folder.glob("*.jsonl"):
-            text = path.read_text()
-            found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return sorted((event for event in found if event["event"] == kind), key=lambda event: event["time"])
+        return WorkersLogs(self.folder).events(kind)
 
     def working(self) -> dict[int, str]:
         """Pid and node of the workers that trained a batch of the newest generation."""

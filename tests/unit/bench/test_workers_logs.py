@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from flexo_bench.local_job.workers_logs import WorkersLogs
+from flexo_bench.workers_logs import WorkersLogs
 
 
 def line(event: str, time: float) -> str:

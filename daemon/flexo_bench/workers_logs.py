@@ -25,16 +25,19 @@ class WorkersLogs:
     _events: list[Event] = field(default_factory=list)
 
     def events(self, *kinds: str) -> list[Event]:
-        """Events of these kinds (of all, without any), by `time`; each with the `log` that it stands in.
-
-        Whole lines only: a worker may be in the middle of writing its last one.
-        """
-        for path in self.folder.glob(f"*.{self.suffix}"):
-            self._events += self._new(path)
+        """Events of these kinds (of all, without any), by `time`; each with the `log` that it stands in."""
+        self._events += self.new()
         self._events.sort(key=lambda event: event["time"])
         return [event for event in self._events if not kinds or event["event"] in kinds]
 
-    def _new(self, path: Path) -> list[Event]:
+    def new(self) -> list[Event]:
+        """What was written since the last look, file by file.
+
+        Whole lines only: a worker may be in the middle of writing its last one, or was killed in it.
+        """
+        return [event for path in sorted(self.folder.glob(f"*.{self.suffix}")) for event in self._added(path)]
+
+    def _added(self, path: Path) -> list[Event]:
         start = self._read.get(path, 0)
         with path.open("rb") as log:
             log.seek(start)
