@@ -34,9 +34,10 @@ from flexo.control import events
 from flexo.control.batch_trials import BatchTrials, TrialOrder, read_all_reduce
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.ended import EndedJobs
-from flexo.control.explanations import explain, headline, profile
+from flexo.control.explanations import Headline, explain, headline, profile
 from flexo.control.failed_workers import FailedWorkersLog
 from flexo.control.fair_shares import FairShares
+from flexo.control.idle_nodes import IdleNodes
 from flexo.control.inline_executor import InlineExecutor
 from flexo.control.job_owners import JobOwners
 from flexo.control.job_views import job_views
@@ -48,7 +49,7 @@ from flexo.control.pooled_aggregation import PooledAggregation
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
-from flexo.control.reasons import Reasons
+from flexo.control.reasons import Reasons, Silences
 from flexo.control.recent_errors import RecentErrors
 from flexo.control.residency import ResidencyEstimator
 from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
@@ -61,7 +62,7 @@ from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
 from flexo.control.time_limits import TimeLimits
 from flexo.control.unreadable import UnreadableJobs
-from flexo.control.views import ControllerStatus, JobView, LoansView, Unheeded, UnknownJob, View
+from flexo.control.views import ControllerStatus, JobView, LoansView, ReasonEvents, Unheeded, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
@@ -70,7 +71,7 @@ from flexo.loaning.lending import Lending
 from flexo.model.elastic import Cap, ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint, ScriptKey, Speed
 from flexo.model.nodes import Node
-from flexo.model.plans import Action, Plan, Shrink, Snapshot
+from flexo.model.plans import Action, Note, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey, QueuedJob
 from flexo.policies import allocating, registry, satellites
 from flexo.policies.aggregator_satellites import with_aggregators
@@ -191,6 +192,8 @@ class Controller:
         """The number of jobs that had ended by `decided_at`."""
         self._unreadable = UnreadableJobs()
         self._reasons = Reasons()
+        self._silences = Silences()
+        self._idle_nodes = IdleNodes()
         self._job_owners = JobOwners(event_store)
         self._told = ""
         """The error or condition that was last recorded, if it is not over."""
@@ -353,8 +356,8 @@ class Controller:
             sentences = (*sentences, "flexod only decides and records (dry run); it changes nothing")
         return (trouble, *sentences) if trouble else sentences
 
-    def headline(self, job_id: int) -> str:
-        """The size of a job that runs or is pending, and the reason for it, in a few words; else ""."""
+    def headline(self, job_id: int) -> Headline:
+        """The size of a job that runs or is pending, and the reason for it, in a few words."""
         with self._lock:
             return headline(job_id, self._view)
 
@@ -628,13 +631,13 @@ class Controller:
             *self._suspended.notes(reconciled.jobs, state.at, traits.resume_command),
             *without_reasons_of(plan.notes, reconciled.jobs),
         )
-        reasons = self._reasons.look(state, decided.views, notes, self._record) if self._keeps else {}
+        told = self._tell_reasons(state, decided.views, notes)
         with self._lock:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
                 unknown=reconciled.unknown,
                 aggregation=None if self._aggregation is None else self._aggregation.view,
-                reason_events=reasons,
+                told=told,
             )
         self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")
         self._keep_grants()
@@ -657,6 +660,19 @@ class Controller:
             what = f"{type(decided.error).__name__}: {decided.error}"
             text = f"policy {self._policy.name} failed: {what}; grants stand, and no job grows or shrinks"
             raise PlanningFailed(text) from decided.error
+
+    def _tell_reasons(
+        self, state: ClusterState, views: tuple[JobView, ...], notes: Iterable[Note]
+    ) -> ReasonEvents:
+        """Record the reasons that are new."""
+        if not self._keeps:
+            return ReasonEvents()
+        where = self._satellite_partitions()
+        return ReasonEvents(
+            self._reasons.look(state, views, notes, self._record),
+            self._silences.look(views, state.at, self._record),
+            self._idle_nodes.look(state.nodes, where, state.at, self._record),
+        )
 
     def _aggregate(
         self, state: ClusterState, jobs: tuple[ElasticJob, ...], reports: Mapping[JobKey, LeaderReport]

@@ -9,6 +9,8 @@ from flexo.model.queue import JobKey
 
 ROUTINE: Final = "extend"
 """The kind of events that each satellite causes again and again."""
+OF_NODES: Final = "node"
+"""The kind of events on nodes and their states, which some clusters hide (PrivateData)."""
 KINDS: Final = {
     "daemon": "flexod began or ended, read its configuration again, or had its clock set",
     "grow": "a job is granted workers",
@@ -22,6 +24,8 @@ KINDS: Final = {
     ROUTINE: "the time limit of a satellite is extended",
     "cancel": "a satellite is cancelled whose job is gone, or a job that only says that it is one",
     "wait": "a job waits, or has no more workers, for this reason; or nothing is kept for a pending job",
+    "silent": "a job has committed no batch for long",
+    OF_NODES: "idle GPUs of nodes stay idle, whatever jobs want more, and why",
     "scale": "a job is capped, or scaled out or in by hand",
     "profile": "a profile has ended",
     "checkpoint": "a checkpoint was written that somebody asked for",

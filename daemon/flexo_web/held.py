@@ -83,7 +83,7 @@ def _text(reason: Held, job: admin_pb2.ElasticJob, now: float) -> str:
 def _event(reason: Held, job: admin_pb2.ElasticJob, explained: Explained) -> int:
     if reason in (Held.WARMING, Held.LEAVING):
         return explained.size(job.job_id, job.restart_count)
-    return 0 if reason is Held.SILENT else job.reason_event
+    return job.silent_event if reason is Held.SILENT else job.reason_event
 
 
 def _unused(job: admin_pb2.ElasticJob) -> Counter[Held]:

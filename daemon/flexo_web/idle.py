@@ -52,7 +52,7 @@ class IdleGpus:
     job_id: int
     """The job that the sentence is about; 0: none."""
     event: int = 0
-    """The number of the event that says why this job has no more; 0: none is known."""
+    """The number of the event that says why; 0: none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,14 @@ class _Idle:
     reason: Reason
     text: str
     job_id: int
+    event: int
+    """The number of flexod's event on the node; 0: none is known."""
 
 
 def idle_gpus(picture: Picture, explained: Explained) -> tuple[IdleGpus, ...]:
     """All idle GPUs with their reasons; the reason with the most GPUs comes first."""
     events = {job.job_id: explained.of_job(job).event for job in picture.jobs.jobs}
+    events |= {job.job_id: job.reason_event for job in picture.jobs.waiting}
     groups: defaultdict[tuple[str, Reason, str, int], list[_Idle]] = defaultdict(list)
     for idle in _idle(picture):
         groups[idle.gpu_type, idle.reason, idle.text, idle.job_id].append(idle)
@@ -82,7 +85,7 @@ def idle_gpus(picture: Picture, explained: Explained) -> tuple[IdleGpus, ...]:
             reason=reason,
             text=text,
             job_id=job_id,
-            event=events.get(job_id, 0),
+            event=events[job_id] if job_id else max(idle.event for idle in group),
         )
         for (gpu_type, reason, text, job_id), group in groups.items()
     ]
@@ -99,18 +102,19 @@ def _idle(picture: Picture) -> Iterable[_Idle]:
     for node in nodes:
         gpus = node.gpus - node.gpus_allocated
         if node.unusable:
-            yield _Idle(node.name, gpus, node.gpu_type, Reason.UNUSABLE, node.unusable, 0)
+            yield _Idle(node.name, gpus, node.gpu_type, Reason.UNUSABLE, node.unusable, 0, node.idle_event)
         elif node.name in outside:
-            yield _Idle(node.name, gpus, node.gpu_type, Reason.OUTSIDE, outside[node.name], 0)
+            text = outside[node.name]
+            yield _Idle(node.name, gpus, node.gpu_type, Reason.OUTSIDE, text, 0, node.idle_event)
         elif not hungry:
             text, job_id = _who_waits(picture.jobs.waiting, node, others)
             reason = Reason.WAITING if text else Reason.NOBODY
-            yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id)
+            yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id, 0)
         else:
             its = named.get(node.name)
             text, job_id = its or (_in_general(hungry[0], all_names), hungry[0].job_id)
             reason = Reason.RESERVED if its and "about to start on" in text else Reason.UNFIT
-            yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id)
+            yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id, 0)
 
 
 def _who_waits(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +18,6 @@ from flexo_web.sizes import LEAVING, sizes_of
 _MINUTE_S: Final = 60.0
 _ALL_EVENTS: Final = 200
 """The most events in an explanation of flexod's."""
-_SATELLITE: Final = re.compile(r"job (\d+) is a satellite of job (\d+)(?:\.r\d+)?; ask about that one")
-"""flexod's sentence on a satellite, with its number and that of its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ def job_page(
         most=job.max if job else reply.end.most_workers,
         happenings=told,
         speeds=tuple(job.scaling) if job else (),
-        satellite_of=_satellite_of(job_id, reply.sentences),
+        satellite_of=reply.satellite_of,
     )
 
 
@@ -147,11 +143,6 @@ def _event_of(sentence: str, job: admin_pb2.ElasticJob | None, waits: admin_pb2.
     if job and sentence in job.reasons:
         return job.reason_event
     return waits.reason_event if waits and f"{waits.waits_for} ({waits.reason})" in sentence else 0
-
-
-def _satellite_of(job_id: int, sentences: Iterable[str]) -> int:
-    found = filter(None, map(_SATELLITE.fullmatch, sentences))
-    return next((int(each[2]) for each in found if int(each[1]) == job_id), 0)
 
 
 def _restart(job: admin_pb2.ElasticJob | None, reply: admin_pb2.ExplainJobReply | None) -> int:

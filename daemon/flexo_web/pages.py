@@ -94,13 +94,13 @@ def first_waiting(picture: Picture, user: str) -> tuple[int, ...]:
     return tuple(job.job_id for job in own[:_EXPLAINED])
 
 
-def mine_page(picture: Picture, user: str, explained: Explained, headlines: Mapping[int, str]) -> Mine:
+def mine_page(picture: Picture, user: str, explained: Explained, reasons: Mapping[int, str]) -> Mine:
     """The jobs of `user`, and all that wait: those with a place come first, by it.
 
-    `headlines`: flexod's own on some of the user's jobs that wait.
+    `reasons`: flexod's own for some of the user's jobs that wait.
     """
     waiting = sorted(
-        (waiting_of(job, explained, headlines.get(job.job_id, "")) for job in picture.jobs.waiting),
+        (waiting_of(job, explained, reasons.get(job.job_id, "")) for job in picture.jobs.waiting),
         key=lambda row: (row.place or float("inf"), row.submitted_at, row.job_id),
     )
     running = [row_of(job, explained) for job in picture.jobs.jobs if job.user == user]

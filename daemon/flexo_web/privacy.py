@@ -88,9 +88,7 @@ class Privacy:
         if not self.hides:
             return groups
         return tuple(
-            replace(group, text=self.text(group.text))
-            if group.job_id in self._own
-            else replace(group, text=self._of_node(group), job_id=0, event=0)
+            replace(group, text=self.text(group.text)) if group.job_id in self._own else self._of_node(group)
             for group in groups
         )
 
@@ -107,8 +105,10 @@ class Privacy:
         restart = needs_restart(status.needs_restart) if self.sees_all else ""
         return tuple(filter(None, (*map(self.without_jobs, each), restart)))
 
-    def _of_node(self, group: IdleGpus) -> str:
-        return "" if group.job_id else self.without_jobs(group.text)
+    def _of_node(self, group: IdleGpus) -> IdleGpus:
+        """The group without any job: its text may stay if it is about nodes."""
+        text = "" if group.job_id else self.without_jobs(group.text)
+        return replace(group, text=text, job_id=0, event=group.event if text and text == group.text else 0)
 
     def picture(self) -> Picture | None:
         """The picture with nothing that the viewer may not see."""

@@ -132,8 +132,8 @@ def row_of(job: admin_pb2.ElasticJob, explained: Explained) -> JobRow:
     )
 
 
-def waiting_of(job: admin_pb2.WaitingJob, explained: Explained, headline: str = "") -> WaitingRow:
-    """The row of a pending job. `headline`: flexod's own on it, which says more; "": not known."""
+def waiting_of(job: admin_pb2.WaitingJob, explained: Explained, reason: str = "") -> WaitingRow:
+    """The row of a pending job. `reason`: flexod's own for it, which says more; "": not known."""
     waits = f"{job.waits_for} ({job.reason})" if job.waits_for else job.reason
     return WaitingRow(
         job_id=job.job_id,
@@ -143,7 +143,7 @@ def waiting_of(job: admin_pb2.WaitingJob, explained: Explained, headline: str = 
         partition=job.partition,
         range=f"{job.min}-{job.max}",
         least=job.min,
-        reason=Because(headline.partition(" workers: pending, ")[2] or waits, job.reason_event),
+        reason=Because(reason or waits, job.reason_event),
         place=job.place,
         ordered=explained.place(job.job_id) if job.place else 0,
         submitted_at=job.submitted_at,

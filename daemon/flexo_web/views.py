@@ -235,16 +235,16 @@ class Views:
     async def _mine(self, picture: Picture, privacy: Privacy, viewer: Viewer) -> Mine:
         shown = privacy.picture() or picture
         asked = first_waiting(shown, viewer.name)
-        told = await asyncio.gather(*(self._headline(job_id, privacy) for job_id in asked))
-        headlines = dict(zip(asked, told, strict=True))
-        return mine_page(shown, viewer.name, await self._explained(privacy), headlines)
+        told = await asyncio.gather(*(self._reason(job_id, privacy) for job_id in asked))
+        reasons = dict(zip(asked, told, strict=True))
+        return mine_page(shown, viewer.name, await self._explained(privacy), reasons)
 
-    async def _headline(self, job_id: int, privacy: Privacy) -> str:
-        """flexod's headline of a job; "": flexod takes long, and the page does not wait for it."""
+    async def _reason(self, job_id: int, privacy: Privacy) -> str:
+        """What flexod says that a job waits for; "": it takes long, and the page does not wait for it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_HEADLINE_WITHIN_S):
                 reply = (await self._headlines.of(job_id)).reply
-                return privacy.text(reply.headline) if reply else ""
+                return privacy.text(reply.reason) if reply else ""
         return ""
 
     async def _explained(self, privacy: Privacy) -> Explained:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from flexo.control.pending import explain_pending, explain_rigid, headline_of_pending
+from flexo.control.pending import explain_pending, explain_rigid, headline_of_pending, waits_for
 from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
@@ -50,22 +51,39 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     return (f"job {job_id} is ending",)
 
 
-def headline(job_id: int, view: View) -> str:
-    """The job's size and the reason for it: ``4 of 2-8 workers: no idle a100``. "": it is no elastic job that
-    runs or is pending."""
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A job's size and the reason for it, in a few words."""
+
+    text: str = ""
+    """``4 of 2-8 workers: no idle a100``. "": it is no elastic job that runs or is pending."""
+    reason: str = ""
+    """``no idle a100``: why it has no more, or what it waits for. "": nothing."""
+
+
+def headline(job_id: int, view: View) -> Headline:
+    """The headline on the queue's job `job_id`."""
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
             return _headline_of(shown, view)
     if view.state is not None:
         for job in view.state.jobs:
             if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
-                return headline_of_pending(job, view.state)
-    return ""
+                return Headline(headline_of_pending(job, view.state), waits_for(job, view.state))
+    return Headline()
 
 
-def beyond(headline: str, sentences: Iterable[str]) -> tuple[str, ...]:
+def satellite_of(job_id: int, view: View) -> int:
+    """The job whose satellite the job `job_id` is; 0: it is none that flexod knows."""
+    queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
+    if queued is None or queued.satellite is None or any(job.job_id == job_id for job in view.unknown):
+        return 0
+    return queued.satellite.base.job_id
+
+
+def beyond(headline: Headline, sentences: Iterable[str]) -> tuple[str, ...]:
     """`sentences` without those that say of the job's size no more than the headline does."""
-    reason = headline.partition(": ")[2]
+    reason = headline.reason
     return tuple(each for each in sentences if not reason or reason not in (each, each.partition(": ")[2]))
 
 
@@ -88,11 +106,11 @@ def _brief_reason(shown: JobView, view: View) -> str:
     return "; ".join(start if whole else [*start, *briefs])
 
 
-def _headline_of(shown: JobView, view: View) -> str:
+def _headline_of(shown: JobView, view: View) -> Headline:
     # nobody knows how many workers train without a leader: what the job has runs on
     has = shown.job.training_workers if shown.attached else shown.job.granted_workers
     size, why = f"{has} of {shown.job.workers} workers", _brief_reason(shown, view)
-    return f"{size}: {why}" if why else size
+    return Headline(f"{size}: {why}" if why else size, why)
 
 
 def reasons(view: View) -> dict[JobKey, list[str]]:
@@ -102,7 +120,7 @@ def reasons(view: View) -> dict[JobKey, list[str]]:
         found.setdefault(note.job, []).append(note.text)
     for shown in view.jobs:
         if not shown.attached and not shown.job.suspended:
-            found[shown.job.key] = [_headline_of(shown, view)]
+            found[shown.job.key] = [_headline_of(shown, view).text]
     return found
 
 

@@ -22,7 +22,7 @@ def headline_of_pending(job: QueuedJob, state: ClusterState) -> str:
     """``0 of 2-8 workers: pending, for resources (Resources): it needs 2 GPUs, and 1 is idle in partition
     train``."""
     size = job.elastic.workers if job.elastic is not None else "?"
-    return f"0 of {size} workers: pending, {_waits(job, state)}"
+    return f"0 of {size} workers: pending, {waits_for(job, state)}"
 
 
 def explain_pending(job: QueuedJob, view: View) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def explain_rigid(job: QueuedJob, view: View) -> tuple[str, ...]:
     if job.state is not JobState.PENDING or view.state is None:
         return tuple(told)
     since = duration(max(0.0, view.state.at - job.submitted_at))
-    told.append(f"it has been pending for {since}, {_waits(job, view.state)}")
+    told.append(f"it has been pending for {since}, {waits_for(job, view.state)}")
     if job.wait.is_for_resources:
         told.append("the cluster starts it, and flexod takes satellites back for it")
         told += _satellites(job, view)
@@ -87,8 +87,9 @@ def _turn(job: QueuedJob, view: View) -> list[str]:
     return [f"by the cluster's priorities it is number {order[job.key]} of {len(order)} pending jobs"]
 
 
-def _waits(job: QueuedJob, state: ClusterState) -> str:
-    """``for resources (Resources): it needs 2 GPUs, and 1 is idle in partition train``."""
+def waits_for(job: QueuedJob, state: ClusterState) -> str:
+    """What a pending job waits for: ``for resources (Resources): it needs 2 GPUs, and 1 is idle in partition
+    train``."""
     needs = f": {_needs(job, state)}" if job.wait.is_for_resources and job.resources.gpus else ""
     return f"{job.wait.value} ({job.reason}){needs}"
 

@@ -1,4 +1,5 @@
-"""Records why pending jobs wait and why running jobs have no more workers: one event when a reason begins.
+"""Records why pending jobs wait, why running jobs have no more workers, and which ones commit no batch: one
+event when a reason begins.
 
 The pages lead from a reason to its event. A reason that begins with a decision of flexod's, such as a grant,
 has an event already.
@@ -11,17 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.clusters.base import ClusterState
+from flexo.control.due_events import Cause, DueEvents
 from flexo.control.pending import headline_of_pending
 from flexo.control.safeguards import STARTUP_BARRIER_S
 from flexo.control.views import JobView
 from flexo.events import Event
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.words import duration
 
-EVENT_EVERY_S: Final = 300.0
-"""The mean time between two events about one job whose reasons go on changing."""
-_AT_ONCE: Final = 5
-"""The events about one job that may come in a row."""
 MOST_IN_A_CYCLE: Final = 100
 """The most reasons that one cycle records: thousands of jobs may be pending when flexod begins."""
 
@@ -33,32 +32,16 @@ Record = Callable[[tuple[Event, ...]], Sequence[int]]
 class _Reason:
     """The reason of one job, as of this cycle."""
 
-    key: JobKey
-    cause: tuple[object, ...]
-    """It stays the same for as long as the reason stands."""
+    cause: Cause
     source: QueuedJob | Note
     """What the text of the event is made of."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of one job's reasons."""
-
-    seen: tuple[object, ...] = ()
-    """The cause of the cycle before."""
-    told: tuple[object, ...] = ()
-    """The cause that the newest event is about."""
-    number: int = 0
-    """The number of that event's entry; 0: there is none."""
-    earned_at: float = 0.0
-    """The time at which all events of before are earned."""
 
 
 class Reasons:
     """The reasons of all jobs. For the controller's thread alone."""
 
     def __init__(self) -> None:
-        self._known: dict[JobKey, _Known] = {}
+        self._due = DueEvents[JobKey]()
         self._begun_at: float | None = None
 
     def look(
@@ -72,37 +55,46 @@ class Reasons:
             self._begun_at = state.at
         pending = [job for job in state.jobs if _is_pending(job)]
         running = tuple(jobs)
-        keys = {*(job.key for job in pending), *(view.job.key for view in running)}
-        self._known = {key: self._known.get(key) or _Known() for key in keys}
         told = [view for view in running if view.attached or self._lacks_leader(view, state.at)]
-        reasons = (*_of_running(told, notes), *_of_pending(pending))
-        new = [reason for reason in reasons if self._is_due(reason, state.at)][:MOST_IN_A_CYCLE]
-        if new:
-            self._record(new, state, record)
-        for reason in reasons:
-            self._known[reason.key].seen = reason.cause
-        found = ((reason, self._known[reason.key]) for reason in reasons)
-        return {reason.key: known.number for reason, known in found if known.told == reason.cause}
+        reasons = dict((*_of_running(told, notes), *_of_pending(pending)))
+        causes = {key: reason.cause for key, reason in reasons.items()}
+        keep = (*(job.key for job in pending), *(view.job.key for view in running))
+        due = self._due.due(causes, keep, state.at, MOST_IN_A_CYCLE)
+        _record(self._due, {key: _text(reasons[key].source, state) for key in due}, "wait", state.at, record)
+        return self._due.numbers()
 
     def _lacks_leader(self, view: JobView, now: float) -> bool:
         """Whether the leader is away for a reason. It is not while the job or flexod begins."""
         begun = self._begun_at or 0.0
         return not view.begins(now) and now - begun >= STARTUP_BARRIER_S
 
-    def _is_due(self, reason: _Reason, now: float) -> bool:
-        known = self._known[reason.key]
-        stands, is_new = known.seen == reason.cause, known.told != reason.cause
-        return stands and is_new and known.earned_at - now <= (_AT_ONCE - 1) * EVENT_EVERY_S
 
-    def _record(self, new: Sequence[_Reason], state: ClusterState, record: Record) -> None:
-        now = state.at
-        numbers = record(tuple(Event(now, "wait", each.key, _text(each.source, state)) for each in new))
-        for reason, number in zip(new, numbers, strict=False):
-            known = self._known[reason.key]
-            known.told, known.number = reason.cause, number
-        for reason in new:
-            known = self._known[reason.key]
-            known.earned_at = max(known.earned_at, now) + EVENT_EVERY_S
+class Silences:
+    """The jobs that commit no batch for long (silence.py). For the controller's thread alone."""
+
+    def __init__(self) -> None:
+        self._due = DueEvents[JobKey]()
+
+    def look(self, jobs: Iterable[JobView], now: float, record: Record) -> Mapping[JobKey, int]:
+        """Record the jobs that have become silent, and return the numbers of the events of all that are."""
+        since = {view.job.key: view.silent_since for view in jobs}
+        causes = {key: at for key, at in since.items() if at}
+        texts = {
+            key: f"it has committed no batch for {duration(now - since[key])}: it may evaluate, or be stuck"
+            for key in self._due.due(causes, since, now, MOST_IN_A_CYCLE)
+        }
+        _record(self._due, texts, "silent", now, record)
+        return self._due.numbers()
+
+
+def _record(
+    due: DueEvents[JobKey], texts: Mapping[JobKey, str], kind: str, now: float, record: Record
+) -> None:
+    if not texts:
+        return
+    numbers = record(tuple(Event(now, kind, key, text) for key, text in texts.items()))
+    for key, number in zip(texts, numbers or (0,) * len(texts), strict=True):
+        due.tell((key,), number, now)
 
 
 def _is_pending(job: QueuedJob) -> bool:
@@ -113,15 +105,15 @@ def _text(source: QueuedJob | Note, state: ClusterState) -> str:
     return source.text if isinstance(source, Note) else headline_of_pending(source, state)
 
 
-def _of_pending(jobs: Iterable[QueuedJob]) -> Iterator[_Reason]:
+def _of_pending(jobs: Iterable[QueuedJob]) -> Iterator[tuple[JobKey, _Reason]]:
     for job in jobs:
-        yield _Reason(job.key, (job.wait, job.reason), job)
+        yield job.key, _Reason((job.wait, job.reason), job)
 
 
-def _of_running(jobs: Iterable[JobView], notes: Iterable[Note]) -> Iterator[_Reason]:
+def _of_running(jobs: Iterable[JobView], notes: Iterable[Note]) -> Iterator[tuple[JobKey, _Reason]]:
     """The reasons for the sizes of jobs: of each job the last note that is one."""
     granted = {view.job.key: view.job.granted_workers for view in jobs}
     last = {note.job: note for note in notes if note.brief or note.cause}
     for key, note in last.items():
         if note.cause and key in granted:
-            yield _Reason(key, (note.cause, granted[key]), note)
+            yield key, _Reason((note.cause, granted[key]), note)

@@ -143,6 +143,18 @@ class JobView:
         return now - self.started_at < BEGINS_WITHIN_S
 
 
+@dataclass(frozen=True, slots=True)
+class ReasonEvents:
+    """The numbers of the events that say the reasons that stand, in the event store."""
+
+    jobs: Mapping[JobKey, int] = field(default_factory=dict)
+    """Why the job waits, or has no more workers."""
+    silent: Mapping[JobKey, int] = field(default_factory=dict)
+    """That the job commits no batch."""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """Why the node's idle GPUs stay idle."""
+
+
 @dataclass(frozen=True)
 class View:
     """The cluster, its elastic jobs and the policy's reasons, as of one cycle."""
@@ -159,8 +171,8 @@ class View:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     aggregation: AggregationView | None = None
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
-    reason_events: Mapping[JobKey, int] = field(default_factory=dict)
-    """By job, the number of the event that says why the job waits, or has no more workers."""
+    told: ReasonEvents = ReasonEvents()
+    """Which events say the reasons that stand."""
 
     def pooled(self, key: JobKey) -> PooledJobView | None:
         """The job of this key, if it has asked for pool Aggregators."""

@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
+from flexo.events import OF_NODES
 from flexo.model.queue import Principal
 from flexo.words import names_in
 
@@ -38,6 +39,8 @@ class Search:
     limit: int = 200
     owner: Principal | None = None
     """Only entries about jobs of this owner; None: all entries."""
+    about_nodes: bool = True
+    """Whether to include entries on nodes and their states."""
     routine: bool = False
     """Whether to include events that happen again and again. A kind in `kinds` is included in any case."""
 
@@ -81,6 +84,9 @@ def _conditions(search: Search, routine: str) -> tuple[str, list[object]]:
     elif not search.routine:
         conditions.append("kind != ?")
         values.append(routine)
+    if not search.about_nodes:
+        conditions.append("kind != ?")
+        values.append(OF_NODES)
     if search.owner is not None:
         conditions.append("job_id IN (SELECT job_id FROM job_owner WHERE principal = ?)")
         values.append(search.owner)

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 import flexo
 from flexo.clusters.base import Privacy
-from flexo.control.explanations import beyond, reasons
+from flexo.control.explanations import beyond, reasons, satellite_of
 from flexo.control.pending import places, planned_start
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
@@ -160,7 +160,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             return await self._explain_ended(error, events, user)
         return admin_pb2.ExplainJobReply(
             user=user,
-            headline=headline,
+            headline=headline.text,
+            reason=headline.reason,
+            satellite_of=satellite_of(request.job_id, self._controller.view()),
             sentences=beyond(headline, sentences),
             events=[event_message(event, number) for number, event in events],
         )
@@ -307,6 +309,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             before=request.before,
             after=request.after,
             limit=min(request.limit or EVENTS, MOST_EVENTS),
+            about_nodes=not visibility.hidden.nodes,
         )
         return await _in(self._searchers, self._found, search)
 
@@ -656,7 +659,7 @@ def _waiting(view: View) -> Iterator[admin_pb2.WaitingJob]:
                 account=job.account,
                 partition=",".join(job.partitions),
                 place=place.get(job.key, 0),
-                reason_event=view.reason_events.get(job.key, 0),
+                reason_event=view.told.jobs.get(job.key, 0),
             )
 
 
@@ -718,8 +721,9 @@ def _job(view: JobView, reasons: Sequence[str], all_of_it: View) -> admin_pb2.El
         resizes=job.resizes,
         paused_s=job.paused_s,
         tried_worker_s=job.tried_worker_s,
-        reason_event=all_of_it.reason_events.get(job.key, 0),
+        reason_event=all_of_it.told.jobs.get(job.key, 0),
         silent_since_at=view.silent_since,
+        silent_event=all_of_it.told.silent.get(job.key, 0),
     )
 
 

@@ -12,7 +12,8 @@ from flat_records import make_job, make_node
 from says import says
 
 from flexo.clusters.base import ClusterState
-from flexo.control.reasons import EVENT_EVERY_S, MOST_IN_A_CYCLE, Reasons
+from flexo.control.due_events import EVENT_EVERY_S
+from flexo.control.reasons import MOST_IN_A_CYCLE, Reasons
 from flexo.control.safeguards import STARTUP_BARRIER_S, StarvationGuard
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore
@@ -117,7 +118,7 @@ def texts(world: World, key: JobKey = KEY) -> list[str]:
 
 def shown(world: World, key: JobKey = KEY) -> str:
     """The text of the event that flexod names for the job's reason; "": it names none."""
-    number = world.controller.view().reason_events.get(key, 0)
+    number = world.controller.view().told.jobs.get(key, 0)
     query = "SELECT text FROM event WHERE id = ?"
     found = world.event_store._guarded(lambda connection: connection.execute(query, (number,)).fetchone())
     return str(found[0][0]) if number and found else ""

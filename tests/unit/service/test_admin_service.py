@@ -25,6 +25,7 @@ from service_doubles import Client, served_admin
 from thorough import examples
 
 from flexo.clusters.base import ClusterState
+from flexo.control.explanations import Headline
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
 from flexo.event_store.job_owners import JobOwner
@@ -108,8 +109,8 @@ class Answers:
         if self.refusal:
             raise self.refusal
 
-    def headline(self, job_id: int) -> str:
-        return "4 of 2-8 workers: no idle a100"
+    def headline(self, job_id: int) -> Headline:
+        return Headline("4 of 2-8 workers: no idle a100", "no idle a100")
 
     def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
         self.steered.append(("profiled", key, points))
@@ -479,7 +480,7 @@ def test_scaling_out_of_the_range_is_refused_with_the_range(client: Client) -> N
 
 def test_a_running_job_is_explained_and_its_headline_is_not_said_again(client: Client) -> None:
     reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=7))
-    assert reply.headline == "4 of 2-8 workers: no idle a100"
+    assert (reply.headline, reply.reason) == ("4 of 2-8 workers: no idle a100", "no idle a100")
     assert list(reply.sentences) == ["all idle GPUs are taken"]
 
 

@@ -15,7 +15,7 @@ from says import says
 from service_doubles import STRANGER, Client, served_admin, slurm_job
 
 from flexo.clusters.base import ClusterState, Privacy
-from flexo.control.explanations import explain, headline
+from flexo.control.explanations import Headline, explain, headline
 from flexo.control.job_owners import JobOwners
 from flexo.control.views import ControllerStatus, JobView, View
 from flexo.event_store.store import EventStore
@@ -72,7 +72,7 @@ class Cluster:
     def explain(self, job_id: int) -> tuple[str, ...]:
         return explain(job_id, self._view)
 
-    def headline(self, job_id: int) -> str:
+    def headline(self, job_id: int) -> Headline:
         return headline(job_id, self._view)
 
     def status(self) -> ControllerStatus:
@@ -115,6 +115,14 @@ def listed(client: Client, uid: int) -> tuple[list[int], list[int]]:
 
 def events(client: Client, uid: int, **search: object) -> list[str]:
     return [event.text for event in client.call("ListEvents", pb.ListEventsRequest(**search), uid).events]
+
+
+@pytest.mark.parametrize("client", ["nodes"], indirect=True)
+def test_the_states_of_hidden_nodes_are_in_no_event(client: Client, store: EventStore) -> None:
+    store.record(4.0, (Event(4.0, "node", None, "the idle GPUs of n2 stay idle: DOWN"),))
+    assert len(events(client, READER, kinds=["node"])) == 1
+    assert events(client, ADA, kinds=["node"]) == []
+    assert len(events(client, ADA)) == 6
 
 
 def test_a_user_is_told_of_own_jobs_alone(client: Client) -> None:

@@ -83,8 +83,8 @@ def test_what_a_job_does_not_use_leads_to_the_event_that_says_why() -> None:
 
 
 def test_a_job_that_commits_no_batch_for_long_is_shown_with_the_time_and_no_verdict() -> None:
-    (held,) = held_gpus([job(17, silent_since_at=NOW - 430)], Explained(), NOW)
-    assert (held.gpus, held.reason, held.event) == (4, Held.SILENT, 0)
+    (held,) = held_gpus([job(17, silent_since_at=NOW - 430, silent_event=9)], Explained(), NOW)
+    assert (held.gpus, held.reason, held.event) == (4, Held.SILENT, 9)
     assert says(held.text, "no batch for 7 min", "may")
 
 

@@ -160,7 +160,7 @@ def test_the_page_of_a_satellite_links_to_its_job_and_says_nothing_else(
     flexod: FlexodDouble, browser: Browser, base: str
 ) -> None:
     flexod.explained[2] = pb.ExplainJobReply(
-        sentences=[f"job 2 is a satellite of job {base}; ask about that one"]
+        sentences=[f"job 2 is a satellite of job {base}; ask about that one"], satellite_of=1
     )
     text = browser().get("/jobs/2").text
     assert '<a href="/jobs/1">job 1</a>' in text
@@ -202,7 +202,7 @@ def test_own_waiting_jobs_say_what_they_need_where_they_are_listed(
         for number, user in ((1, "root"), (2, "bob"))
     ]
     for each in flexod.waiting:
-        flexod.explained[each.job_id] = pb.ExplainJobReply(headline=f"0 of 8-8 workers: pending, {needs}")
+        flexod.explained[each.job_id] = pb.ExplainJobReply(reason=needs)
     text = browser(0).get("/mine").text
     assert text.count(needs) == 1, "flexod is asked about the viewer's own jobs"
     assert "for resources (Resources)</a>" in text

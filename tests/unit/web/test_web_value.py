@@ -137,6 +137,19 @@ def test_each_idle_gpu_has_the_reason_for_which_no_job_has_it() -> None:
     assert found[1].text == "job 31 (pending, bob) is about to start on t3"
 
 
+def test_a_reason_for_idle_gpus_leads_to_its_event_whether_it_is_about_a_node_or_a_job() -> None:
+    nodes = [
+        pb.NodeView(name="t2", gpus=4, unusable="DOWN: fan", idle_event=5, partitions=["train"]),
+        pb.NodeView(name="i1", gpus=3, idle_event=6, partitions=["infer"]),
+        pb.NodeView(name="t4", gpus=2, partitions=["train"]),
+    ]
+    seen = picture(nodes, [])
+    seen.status.satellite_partitions.append("train")
+    seen.jobs.waiting.append(waiting(31, reason_event=7))
+    found = {idle.nodes[0]: idle.event for idle in idle_gpus(seen, Explained())}
+    assert found == {"t2": 5, "i1": 6, "t4": 7}
+
+
 def test_a_node_has_no_reason_that_is_about_another_one() -> None:
     """In a lab, the inference node's idle GPUs read as if job 17 excluded them, which it did with t3."""
     nodes = [
