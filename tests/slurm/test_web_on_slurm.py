@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,19 @@ def test_two_users_enter_as_themselves_and_each_finds_his_own_job_that_waits(web
             assert (f">{user}</span>" in own, f">{other}</span>" in own) == (True, False)
             assert (f">{user}</span>" in others, f">{other}</span>" in others) == (False, True)
             assert "held (JobHeldUser)" in own
+
+
+def test_the_idle_gpus_of_a_drained_node_lead_to_the_event_that_says_since_when_and_why(web_lab: Lab) -> None:
+    node = ["scontrol", "update", "nodename=t2"]
+    web_lab.run([*node, "state=drain", "reason=bad fan"])
+    with browser(web_lab, "games") as entered:
+        link = re.compile(r'href="(/events/\d+)">[^<]*bad fan')
+        until(lambda: link.search(entered.get("/").text), "the reason is a link")
+        (found,) = link.findall(entered.get("/").text)
+        told = entered.get(found).text
+    web_lab.run([*node, "state=resume"])
+    assert "the idle GPUs of t2 stay idle" in told
+    assert "bad fan" in told
 
 
 def test_a_page_names_the_time_since_which_flexod_is_away_and_goes_on_with_the_next_flexod(

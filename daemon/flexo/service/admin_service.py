@@ -614,8 +614,9 @@ def _grant_change(change: GrantChange) -> admin_pb2.GrantChange:
 
 
 def _nodes(view: View) -> admin_pb2.ListNodesReply:
+    nodes = view.state.nodes if view.state else ()
     return admin_pb2.ListNodesReply(
-        nodes=[node_view(node) for node in (view.state.nodes if view.state else ())],
+        nodes=[node_view(node, view.told.nodes.get(node.name, 0)) for node in nodes],
         order=[key.job_id for key in view.order],
     )
 
@@ -670,8 +671,8 @@ def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
     return admin_pb2.JobEnd(restart_count=key.restart_count, **known)
 
 
-def node_view(node: Node) -> admin_pb2.NodeView:
-    """A node, as `flexo status` and its JSON show it."""
+def node_view(node: Node, idle_event: int) -> admin_pb2.NodeView:
+    """A node, as `flexo status` and its JSON show it. `idle_event`: why its idle GPUs stay idle; 0: none."""
     return admin_pb2.NodeView(
         name=node.name,
         gpus=rounded_up(node.gpus, 1),
@@ -681,6 +682,7 @@ def node_view(node: Node) -> admin_pb2.NodeView:
         partitions=sorted(node.partitions),
         capacity=to_message(node.capacity),
         allocated=to_message(node.allocated),
+        idle_event=idle_event,
     )
 
 

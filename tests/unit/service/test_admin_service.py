@@ -27,7 +27,7 @@ from thorough import examples
 from flexo.clusters.base import ClusterState
 from flexo.control.explanations import Headline
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
-from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
+from flexo.control.views import ControllerStatus, JobView, ReasonEvents, TimeLeft, UnknownJob, View
 from flexo.event_store.job_owners import JobOwner
 from flexo.event_store.search import Search
 from flexo.event_store.store import EventStore, Found
@@ -154,7 +154,8 @@ class Answers:
             Note(JobKey(8), "another's"),
             Note(JobKey(7, 1), "n3 is kept"),
         )
-        return View(state, self.jobs(), notes, order=(JobKey(9), JobKey(5)))
+        told = ReasonEvents({JobKey(7, 1): 12, JobKey(9): 13}, {JobKey(7, 1): 14}, {"n2": 15})
+        return View(state, self.jobs(), notes, order=(JobKey(9), JobKey(5)), told=told)
 
     def explain(self, job_id: int) -> tuple[str, ...]:
         if job_id != 7:
@@ -249,6 +250,14 @@ def test_an_event_carries_the_grant_that_it_begins_or_ends() -> None:
     ends = event_message(Event(6.0, "lost", JobKey(6), "satellite 8 with 3 workers has left n2, unasked"))
     assert (ends.grant.node, ends.grant.workers, ends.grant.begins) == ("n2", 3, False)
     assert not event_message(Event(7.0, "scale", JobKey(6), "capped at 4")).HasField("grant")
+
+
+def test_reasons_of_jobs_and_nodes_have_the_numbers_of_their_events(client: Client) -> None:
+    jobs = client.call("ListJobs", pb.ListJobsRequest())
+    (running,), (waiting,) = jobs.jobs, jobs.waiting
+    (node,) = client.call("ListNodes", pb.ListNodesRequest()).nodes
+    events = running.reason_event, running.silent_event, waiting.reason_event, node.idle_event
+    assert events == (12, 14, 13, 15)
 
 
 def test_anybody_may_read_the_nodes_and_the_order_of_pending_jobs(client: Client) -> None:
@@ -360,7 +369,7 @@ def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(
     made = []
     monkeypatch.setattr(answers, "view", lambda: view)
     monkeypatch.setattr(
-        admin_service, "node_view", lambda node: made.append(node) or pb.NodeView(name=node.name)
+        admin_service, "node_view", lambda node, _: made.append(node) or pb.NodeView(name=node.name)
     )
     with ThreadPoolExecutor(8) as callers:
         replies = list(callers.map(lambda _: client.call("ListNodes", pb.ListNodesRequest()), range(200)))
