@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from horovod_elastic.script_check import rules, sources
 from horovod_elastic.script_check.findings import Finding, Level, Report, Tier
@@ -22,6 +23,15 @@ _FRAMEWORKS = (
     (("lightning.", "pytorch_lightning."), ("Trainer", "LightningCLI"), Tier.LIGHTNING),
     (("accelerate.",), ("Accelerator",), Tier.ACCELERATE),
 )
+NOT_RESIZED: Final = {
+    "tensorflow": "TensorFlow",
+    "deepspeed": "DeepSpeed",
+    "megatron": "Megatron-LM",
+    "jax": "JAX",
+    "mxnet": "MXNet",
+    "mpi4py": "MPI",
+}
+"""Packages with which scripts train on several GPUs in ways that flexo does not resize, and their names."""
 _SHARDING_ARGUMENTS = ("--fsdp", "--deepspeed", "--tensor_parallel", "--use_fsdp", "--use_deepspeed")
 _DECLARABLE = ("iterable-dataset", "sampler", rules.OWN_SAMPLER)
 """Rules about objects whose position in the data a script can declare."""
@@ -141,13 +151,30 @@ def _of_tier(found: Sequence[Place], tier: Tier, script: str) -> Iterator[Findin
         what = "no hvd.elastic.run: Horovod resizes only scripts that have its elastic form"
         yield Finding(script, 1, "no-elastic-loop", what)
     if tier is Tier.UNKNOWN:
+        others = " and ".join(_not_resized(found))
         what = (
-            "nothing that flexo knows trains here: DistributedDataParallel, hvd.elastic.run, the Trainer of"
+            (f"it imports {others}, which flexo does not resize; " if others else "")
+            + "nothing that flexo knows trains here: DistributedDataParallel, hvd.elastic.run, the Trainer of"
             f" transformers or Lightning, Accelerator. Or {_BY_DECLARING}"
         )
         yield Finding(script, 1, "no-known-loop", what)
     if tier is Tier.DDP:
         yield from _without_loader(found, script)
+
+
+def _not_resized(found: Sequence[Place]) -> list[str]:
+    """The frameworks of NOT_RESIZED that the script imports."""
+    imported = {
+        name.partition(".")[0]
+        for place in found
+        if isinstance(place.node, ast.Import | ast.ImportFrom)
+        for name in (
+            [place.node.module or ""]
+            if isinstance(place.node, ast.ImportFrom)
+            else [each.name for each in place.node.names]
+        )
+    }
+    return [called for package, called in NOT_RESIZED.items() if package in imported]
 
 
 def _without_loader(found: Sequence[Place], script: str) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from written_pages import ROOT, text_of
 from flexo.clusters import registry
 from flexo.clusters.slurm.releases import TESTED
 from flexo_lab.yarn.jars import hadoop_version
+from horovod_elastic.script_check.examine import NOT_RESIZED, check
+from horovod_elastic.script_check.findings import Level
 
 sys.path.append(str(ROOT / "tests" / "slurm"))
 
@@ -150,6 +152,34 @@ def test_the_frameworks_are_those_whose_releases_were_tried() -> None:
         row = re.search(rf"^\| .*{package}.* \| (.*) \|$", page, re.MULTILINE | re.IGNORECASE)
         assert row is not None
         assert row[1] == f"{now[package]}, {before[package]}"
+
+
+def test_scripts_of_what_is_unsupported_keep_their_size_and_are_told_why(tmp_path: Path) -> None:
+    called = [
+        *rows()["Scripts"].unsupported.split(", "),
+        *rows()["Frameworks"].unsupported.split(", "),
+        *rows()["Collectives"].unsupported.split(", "),
+    ]
+    assert called == ["TensorFlow", "DeepSpeed", "Megatron-LM", "MPI"]
+    packages = {name: package for package, name in NOT_RESIZED.items()}
+    for name in called:
+        script = tmp_path / "train.py"
+        script.write_text(f"import {packages[name]}\n")
+        (finding,) = check(script).findings
+        assert finding.level is Level.KEEPS
+        assert name in finding.what
+
+
+def test_the_collectives_are_those_that_a_resizable_group_has() -> None:
+    source = ast.parse((ROOT / "horovod_elastic" / "worker" / "ddp" / "torchs_own.py").read_text())
+    (backends,) = (
+        node.value
+        for node in ast.walk(source)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_BACKEND_TYPES"
+    )
+    assert isinstance(backends, ast.Dict)
+    tested = rows()["Collectives"].tested.lower()
+    assert [ast.literal_eval(key) for key in backends.keys if key] == re.findall("gloo|nccl|mpi|ucc", tested)
 
 
 def test_the_clusters_are_the_kinds_that_flexod_has_and_as_large_as_the_largest_lab() -> None:

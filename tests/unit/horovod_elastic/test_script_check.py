@@ -47,6 +47,14 @@ def checked(folder: Path, text: str, *arguments: str, **modules: str) -> Report:
     return check(script, arguments)
 
 
+def test_a_framework_that_flexo_does_not_resize_is_named(tmp_path: Path) -> None:
+    found = checked(tmp_path, "import tensorflow as tf\nfrom mpi4py import MPI\n")
+    assert found.tier is Tier.UNKNOWN
+    assert says(found.findings[0].what, "TensorFlow and MPI", "does not resize")
+    plain = checked(tmp_path, "import torch\n")
+    assert "does not resize" not in plain.findings[0].what
+
+
 def in_loop(folder: Path, setup: str = "", body: str = "pass") -> Report:
     """A check of a plain training with this code before and in its loop."""
     return checked(folder, LOOP.format(setup=setup, body=body))
