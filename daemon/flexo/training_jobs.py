@@ -227,7 +227,7 @@ def _time_left(job: QueuedJob, known: Known, done_s: float) -> tuple[float | Non
     """The seconds that the job would still run on its base alone, and the source of that estimate.
 
     `done_s`: the time that its base alone would have taken for the work done so far, if satellites train as
-    well.
+    well. A job with only its time limit to go by is taken to need its base for all of that time.
     """
     begun = job.started_at is not None and bool(job.nodes)
     ran_s = max(0.0, known.now - (job.started_at or 0.0)) if begun else 0.0
@@ -236,7 +236,8 @@ def _time_left(job: QueuedJob, known: Known, done_s: float) -> tuple[float | Non
         return done_s * (1.0 - report.progress) / report.progress, Source.PROGRESS
     limit_s = None
     if job.time_limit_s is not None and job.time_limit_s < _NO_LIMIT_S:
-        limit_s = max(_LEAST_LEFT_S, job.time_limit_s - ran_s)
+        outran = done_s >= job.time_limit_s  # the estimate is wrong: all that is known is when it has to end
+        limit_s = max(_LEAST_LEFT_S, job.time_limit_s - (ran_s if outran else max(ran_s, done_s)))
     like_s = known.history.left_s(job, ran_s)
     if like_s is None:
         return limit_s, Source.TIME_LIMIT

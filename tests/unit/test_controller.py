@@ -192,7 +192,7 @@ def test_after_a_restart_satellites_of_a_leader_that_is_not_back_yet_are_left_al
     assert len(away.own) == 2
     assert other.report().training_workers <= 4
     assert says(" ".join(world.controller.explain(1)), "leader", "not been connected for 98 s")
-    assert "flexo run" not in world.controller.headline(1), "it had a leader, which got satellites"
+    assert "flexo run" not in world.controller.headline(1).text, "it had a leader, which got satellites"
     world.leaders.attached[KEY] = away
     told = len(away.told)
     world.go(2)
@@ -577,13 +577,13 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     have, why = world.controller.explain(1)
     assert says(have, "job 1", "ada", "1-4 workers", "1 in its base", "t1", "3 on t2")
     assert why == "4 of 4 workers: all that it can use"
-    headline = world.controller.headline(1)
+    headline = world.controller.headline(1).text
     assert headline == "4 of 1-4 workers: all that it can use"
     assert beyond(headline, (have, why, f"{why}; t9 failed it")) == (have, f"{why}; t9 failed it")
     assert beyond("4 of 1-4 workers", (have, "it is heterogeneous: ")) == (have, "it is heterogeneous: ")
     assert "has been pending for" in world.controller.explain(7)[0]
-    assert says(world.controller.headline(7), "0 of", "pending", "(Priority)")
-    assert world.controller.headline(50) == ""
+    assert says(world.controller.headline(7).text, "0 of", "pending", "(Priority)")
+    assert world.controller.headline(50).text == ""
     (running,) = world.controller.explain(50)
     assert "not elastic" in running
     assert "pending" not in running
@@ -601,9 +601,9 @@ def test_a_job_without_a_leader_has_one_reason_everywhere_since_when_and_what_to
     """A newcomer's script never called flexo run: its lists and its own page gave two different reasons."""
     world.cluster.base(1, workers="1-4", started_at=world.cluster.clock())
     world.go()
-    assert world.controller.headline(1) == "1 of 1-4 workers: it starts, and has not begun to train"
+    assert world.controller.headline(1).text == "1 of 1-4 workers: it starts, and has not begun to train"
     world.go(400)
-    headline = world.controller.headline(1)
+    headline = world.controller.headline(1).text
     assert says(headline, "1 of 1-4 workers", "leader", "7 min", "flexo run")
     assert reasons(world.controller.view()) == {KEY: [headline]}
     sentences = world.controller.explain(1)
@@ -628,7 +628,7 @@ def test_a_job_whose_new_workers_only_start_does_not_read_as_if_it_had_all_that_
     leader.submits = False
     world.go(6)
     assert [grant.starting for grant in world.controller.jobs()[0].job.grants] == [True]
-    headline = world.controller.headline(1)
+    headline = world.controller.headline(1).text
     assert says(headline, "1 of 1-4 workers", "3 more start on t2 (granted)")
     assert "all that it can use" not in headline
     assert says(world.controller.explain(1)[-1], "4 of 4 workers granted")
@@ -640,7 +640,7 @@ def test_progress_is_shown_where_it_is_told_and_what_is_left_is_estimated_with_i
     (view,) = world.controller.jobs()
     assert (view.progress, view.left.source) == (0.0, Source.TIME_LIMIT)
     told = " ".join(world.controller.explain(1))
-    assert says(told, "4 workers", "30 min", "time limit")
+    assert says(told, "4 workers", "29 min", "time limit")
     leader.says = {"progress": 0.25}
     world.go(4)
     (view,) = world.controller.jobs()
@@ -648,6 +648,25 @@ def test_progress_is_shown_where_it_is_told_and_what_is_left_is_estimated_with_i
     told = " ".join(world.controller.explain(1))
     assert says(told, "25%", "leader")
     assert says(told, "its own progress")
+
+
+def test_what_satellites_have_done_is_not_left_to_do_and_nothing_is_said_where_that_is_all(world):
+    """Two hours for one worker are half an hour for four; a page went on to count down all of them."""
+    world.job(time_limit_s=7200)
+    world.go(900)
+    (view,) = world.controller.jobs()
+    assert view.left.seconds == pytest.approx((7200 - 900 * 4) / 4, rel=0.05)
+    world.go(1200)
+    (view,) = world.controller.jobs()
+    assert view.left is None
+    assert "goes on for" not in " ".join(world.controller.explain(1))
+
+
+def test_a_growth_onto_several_nodes_says_what_the_job_has_before_each(world):
+    world.job(workers="1-8")
+    world.go(60)
+    texts = [event.text for event in reversed(world.event_store.events(1, 10)) if event.kind == "grow"]
+    assert [text.rpartition("; ")[2] for text in texts] == ["job 1 has 1 of 8", "job 1 has 5 of 8"]
 
 
 def test_the_loop_runs_in_its_thread_wakes_for_leaders_and_stops(tmp_path):

@@ -9,7 +9,7 @@ from flexo.clusters.base import ClusterState
 from flexo.control.slow_gpus import nodes_of
 from flexo.control.views import JobView, TimeLeft
 from flexo.model.elastic import ElasticJob, LeaderReport
-from flexo.model.measured import ScalingPoint, Speed
+from flexo.model.measured import ScalingPoint, Source, Speed
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
@@ -44,7 +44,7 @@ def job_views(
             scaling=scaling.get(job.key, ()),
             batch=batches.get(job.key, 0),
             progress=report.progress if report else 0.0,
-            left=_time_left(job, known.get(job.key)),
+            left=_time_left(job, known.get(job.key), base.time_limit_s),
             by_batch=_by_batch(job, known.get(job.key), analyzed.get(job.key)),
             name=base.name,
             partition=",".join(base.partitions),
@@ -55,9 +55,16 @@ def job_views(
     )
 
 
-def _time_left(job: ElasticJob, known: TrainingJob | None) -> TimeLeft | None:
-    """An estimate of the time that the job still takes with its present workers; None: not known."""
+def _time_left(job: ElasticJob, known: TrainingJob | None, limit_s: int | None) -> TimeLeft | None:
+    """An estimate of the time that the job still takes with its present workers; None: not known.
+
+    `limit_s`: its time limit. What goes by that alone says nothing once the job has had more than its base
+    could have had in all of it.
+    """
     if known is None or not job.training_workers:
+        return None
+    base_gpu_s = (limit_s or 0) * job.base_workers * float(job.shape.gpus or 1)
+    if known.source is Source.TIME_LIMIT and known.service_gpu_s >= base_gpu_s:
         return None
     seconds = seconds_left(known, job.training_workers, len(nodes_of(job)), 0.0)
     return TimeLeft(seconds, known.source) if math.isfinite(seconds) else None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from typing import Final
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import View
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey, JobState, QueuedJob, in_order_of_start
-from flexo.policies.pending import waits_for_resources
-from flexo.words import duration, workers
-from flexo_protos.resources import total
+from flexo.policies.pending import could_start, waits_for_resources
+from flexo.words import counted, duration, workers
+from flexo_protos.resources import Resources, total
 
 FAR_OFF_S: Final = 300 * 86_400.0
 """A start that is planned so late rests on jobs without a time limit, which count as endless: nobody can
@@ -100,9 +101,17 @@ def _needs(job: QueuedJob, state: ClusterState) -> str:
     wanted = job.resources.gpus
     nodes = _its_nodes(job, state.nodes)
     has, idle = total(node.gpus for node in nodes), total(node.gpus_idle for node in nodes)
+    where = _on_nodes(job)
     if wanted > has:
-        return f"it needs {wanted} {kind}, and {', '.join(job.partitions)} has only {has}"
-    return f"it needs {wanted} {kind}, and {idle} {'is' if idle == 1 else 'are'} idle in {_where(job)}"
+        return f"it needs {wanted} {kind}{where}, and {', '.join(job.partitions)} has only {has}"
+    return f"it needs {wanted} {kind}{where}, and {idle} {'is' if idle == 1 else 'are'} idle in {_where(job)}"
+
+
+def _on_nodes(job: QueuedJob) -> str:
+    """`` on 3 nodes for itself alone``; "": on one node, or any."""
+    whole = any(request.whole_nodes for request in job.requests)
+    alone = " for itself alone" if whole else ""
+    return f" on {counted(job.num_nodes, 'node')}{alone}" if whole or job.num_nodes > 1 else ""
 
 
 def _where(job: QueuedJob) -> str:
@@ -117,30 +126,66 @@ def _its_nodes(job: QueuedJob, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _satellites(job: QueuedJob, view: View) -> list[str]:
-    """A sentence on what satellites hold of the job's nodes, and whether that would let it start."""
-    nodes = _its_nodes(job, view.state.nodes if view.state else ())
+    """Sentences on what satellites and other jobs hold of the job's nodes, and on what lets it start."""
+    state = view.state
+    assert state is not None, "the job is from it"
+    nodes = _its_nodes(job, state.nodes)
+    held = _held_by_satellites(state, {node.name for node in nodes})
+    gpus = total(each.gpus for each in held.values())
+    have = gpus + total(node.gpus_idle for node in nodes)
+    without = [replace(node, allocated=node.allocated.minus(held[node.name])) if node.name in held else node
+               for node in state.nodes]  # fmt: skip
+    enough = have >= job.resources.gpus
+    helps = enough and (not job.requests or could_start(job, without, state.partitions))
+    told = []
+    if gpus:
+        hold = f"satellites hold {'1 GPU' if gpus == 1 else f'{gpus} GPUs'} in {_where(job)}"
+        if helps:
+            told.append(f"{hold}, and give way to it, unless a job before it takes what they give back")
+        else:
+            few = f"with the idle ones these are {have} of the {job.resources.gpus} that it needs, so "
+            told.append(
+                f"{hold}, and keep them: {'' if enough else few}giving them back would not let it start"
+            )
+    return told if helps else [*told, *_in_its_way(job, state, nodes)]
+
+
+def _held_by_satellites(state: ClusterState, nodes: Container[str]) -> dict[str, Resources]:
+    """What satellites hold of these nodes, by node."""
+    held: dict[str, Resources] = {}
+    for job in state.jobs:
+        if job.satellite is not None and job.state is JobState.RUNNING:
+            for name in filter(nodes.__contains__, job.nodes):  # a satellite has one node
+                held[name] = held[name] + job.resources if name in held else job.resources
+    return held
+
+
+def _in_its_way(job: QueuedJob, state: ClusterState, nodes: Sequence[Node]) -> list[str]:
+    """Sentences on what has to change before the job can start: nodes that nobody may use, and other jobs."""
+    told = []
+    if unusable := [node for node in nodes if not node.in_order]:
+        first, more = unusable[0], len(unusable) - 1
+        others = f", and {counted(more, 'more node')} cannot be used" if more else ""
+        told.append(f"{first.name} cannot be used ({first.unusable}){others}")
     names = {node.name for node in nodes}
-    held = total(
-        grant.workers * shown.job.shape.gpus
-        for shown in view.jobs
-        for grant in shown.job.grants
-        if grant.node in names and not grant.shared_gpus
+    run = sum(
+        other.state is JobState.RUNNING and other.satellite is None and not names.isdisjoint(other.nodes)
+        for other in state.jobs
     )
-    if not held:
-        return []
-    gpus = "1 GPU" if held == 1 else f"{held} GPUs"
-    hold = f"satellites hold {gpus} in {_where(job)}"
-    both = held + total(node.gpus_idle for node in nodes)
-    if both < job.resources.gpus:
-        enough = f"with the idle ones these are {both} of the {job.resources.gpus} that it needs"
-        return [f"{hold}, and keep them: {enough}, so giving them back would not let it start"]
-    return [f"{hold}, and give them back if that lets it start"]
+    if run:
+        told.append(
+            f"{counted(run, 'job')} that {'is no satellite runs' if run == 1 else 'are no satellites run'} on"
+            f" nodes of {_where(job)}: it starts once {'that' if run == 1 else 'enough of them'}"
+            f" {'has' if run == 1 else 'have'} ended"
+        )
+    return told
 
 
 def _start(job: QueuedJob, now: float) -> list[str]:
     """A sentence on the start that the cluster plans."""
     if starts_at := planned_start(job, now):
-        return [f"the cluster plans its start in {duration(starts_at - now)}"]
+        when = duration(starts_at - now)
+        return [f"the cluster plans its start in {when}, going by the time limits of the jobs that run"]
     if job.started_at is not None and job.started_at > now:
         return ["the cluster cannot foresee its start: jobs that run have no time limit"]
     return []

@@ -73,7 +73,7 @@ class NodeCapacity:
 
 def build_rooms(snapshot: Snapshot) -> dict[str, NodeCapacity]:
     """The capacity of each node as the snapshot shows it, by node name in order."""
-    rooms = {node.name: _room(node) for node in sorted(snapshot.nodes, key=lambda node: node.name)}
+    rooms = {node.name: room_of(node) for node in sorted(snapshot.nodes, key=lambda node: node.name)}
     satellites = {job.job_id: job for job in snapshot.jobs if job.satellite is not None}
     granted: set[int] = set()
     for job in snapshot.elastic:
@@ -99,7 +99,8 @@ def rooms_after(plan: Plan, snapshot: Snapshot) -> dict[str, NodeCapacity]:
     return rooms
 
 
-def _room(node: Node) -> NodeCapacity:
+def room_of(node: Node) -> NodeCapacity:
+    """The capacity of the node, with nothing of it granted to anybody yet."""
     free, nothing = node.capacity.minus(node.allocated), _nothing_of(node)
     if not node.unusable:
         return NodeCapacity(node, usable=True, idle=free, coming=nothing)

@@ -18,7 +18,7 @@ from flexo.model.node_filter import NodeFilter
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobState, QueuedJob, Request, in_order_of_start
-from flexo.policies.node_capacity import HeldGrant, NodeCapacity
+from flexo.policies.node_capacity import HeldGrant, NodeCapacity, room_of
 from flexo_protos.resources import Resources
 
 _kind = attrgetter("requests", "partitions", "excluded_nodes", "features")
@@ -62,6 +62,12 @@ def waiting_jobs(snapshot: Snapshot) -> Iterator[QueuedJob]:
 def waits_for_resources(job: QueuedJob) -> bool:
     """Whether the job is an ordinary job, or a base, that waits for nothing but resources."""
     return job.state is JobState.PENDING and job.satellite is None and job.wait.is_for_resources
+
+
+def could_start(job: QueuedJob, nodes: Iterable[Node], partitions: Iterable[Partition]) -> bool:
+    """Whether a pending job fits on these nodes as they are."""
+    rooms = {node.name: room_of(node) for node in nodes}
+    return bool(_make_claims([job], partitions, rooms, may_take_back=False))
 
 
 def settle_claims(

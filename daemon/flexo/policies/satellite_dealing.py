@@ -32,7 +32,10 @@ def grant_dealt(plan: PlanInMaking) -> None:
     """Grant the workers that were dealt, as satellites, to jobs that may grow now."""
     for job in plan.jobs.values():
         if job.may_grow_at <= plan.now:
-            plan.actions.extend(_grow(plan, job, *new) for new in plan.may_begin(job))
+            has = job.before
+            for node, workers in plan.may_begin(job):
+                plan.actions.append(_grow(plan, job, node, workers, has))
+                has += workers
 
 
 def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
@@ -63,8 +66,8 @@ def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
     return True
 
 
-def _grow(plan: PlanInMaking, job: JobInPlan, node: str, workers: int) -> Grow:
-    why = words.grows(job.job, node, workers, job.before)
+def _grow(plan: PlanInMaking, job: JobInPlan, node: str, workers: int, has: int) -> Grow:
+    why = words.grows(job.job, node, workers, has)
     return Grow(job.job.key, node, workers, satellite_partition(plan.snapshot, node), why)
 
 

@@ -12,9 +12,18 @@ from flexo.clusters.base import ClusterState
 from flexo.clusters.slurm.wait_reasons import remedy
 from flexo.control.explanations import explain
 from flexo.control.pending import explain_pending, headline_of_pending, places
-from flexo.control.views import JobView, View
-from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, WaitReason
+from flexo.control.views import View
+from flexo.model.nodes import Partition
+from flexo.model.queue import (
+    ElasticRequest,
+    JobKey,
+    JobState,
+    Principal,
+    QueuedJob,
+    Request,
+    SatelliteTag,
+    WaitReason,
+)
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources
 
@@ -36,7 +45,8 @@ def view(*jobs: QueuedJob, order: tuple[JobKey, ...] = ()) -> View:
         make_node("n1", 8, 6, 8, 6, 8000, 0, frozenset({"train"})),
         make_node("n2", 8, 0, 8, 0, 8000, 0, frozenset({"other"})),
     )
-    return View(ClusterState(NOW, nodes, (), jobs, 0.1), order=order)
+    partitions = (Partition("train", 1, frozenset({"n1"})), Partition("other", 1, frozenset({"n2"})))
+    return View(ClusterState(NOW, nodes, partitions, jobs, 0.1), order=order)
 
 
 def told(job: QueuedJob, *others: QueuedJob, order: tuple[JobKey, ...] = ()) -> str:
@@ -70,26 +80,55 @@ def test_a_job_that_is_not_elastic_says_what_it_waits_for_in_the_same_words() ->
     assert len(explain(5, view(rigid(state=JobState.RUNNING)))) == 1
 
 
-def satellites_of(workers: int) -> JobView:
-    grant = Grant("g1", JobKey(1), "n1", workers, "flex", NOW, SatelliteState.TRAINING)
-    job = ElasticJob(
-        JobKey(1), "ada", Range(1, 8), Resources(1), ("n2",), 1, grants=(grant,), training_workers=workers + 1
-    )
-    return JobView(job, Principal("8"), attached=True, batches_committed=0)
+def satellite(gpus: int) -> QueuedJob:
+    """A satellite on n1, as the queue shows it."""
+    tag = SatelliteTag(JobKey(1), "g1", gpus)
+    return replace(runs(2, "n1"), resources=Resources(gpus), satellite=tag)
 
 
 @pytest.mark.parametrize(("held", "suffices"), [(1, False), (2, True)])
 def test_satellites_that_would_not_let_it_start_are_said_to_stay(held: int, suffices: bool) -> None:
     """A researcher read that satellites give 3 GPUs back, where 8 were needed and 2 idle."""
     job = pending(7, gpus=4)
-    (said,) = (
-        each
-        for each in explain_pending(job, replace(view(job), jobs=(satellites_of(held),)))
-        if "satellites hold" in each
-    )
+    (said,) = (each for each in explain_pending(job, view(job, satellite(held))) if "satellites hold" in each)
     assert "in partition train" in said
     assert ("would not let it start" in said) != suffices
     assert suffices or says(said, "3 of the 4")
+
+
+def runs(job_id: int, node: str) -> QueuedJob:
+    return replace(
+        pending(job_id, gpus=1, elastic=None), state=JobState.RUNNING, nodes=(node,), wait=WaitReason.NONE
+    )
+
+
+def whole_nodes(nodes: int) -> QueuedJob:
+    """A pending job that wants nodes for itself alone."""
+    request = Request.on_each_node(nodes, Resources(1), whole_nodes=True)
+    return replace(rigid(num_nodes=nodes), resources=Resources(nodes), requests=(request,))
+
+
+def test_a_job_that_wants_whole_nodes_says_so_and_is_not_said_to_wait_for_satellites_alone() -> None:
+    """A newcomer read that satellites give GPUs back for it, while it waited for jobs beside them to end."""
+    said = " ".join(explain(5, view(whole_nodes(1), satellite(2), runs(8, "n1"))))
+    assert says(
+        said, "1 GPU on 1 node for itself alone", "would not let it start", "1 job that is no satellite"
+    )
+    satellites_alone = make_node("n1", 8, 2, 8, 0, 8000, 0, frozenset({"train"}))
+    state = view(whole_nodes(1), satellite(2)).state
+    assert state is not None
+    said = " ".join(explain(5, View(replace(state, nodes=(satellites_alone,)))))
+    assert says(said, "satellites hold 2 GPUs", "give way to it")
+    assert "no satellite runs" not in said
+
+
+def test_a_node_that_nobody_may_use_is_named_with_its_reason() -> None:
+    job = pending(7, gpus=4)
+    node = make_node("n1", 8, 6, 8, 6, 8000, 0, frozenset({"train"}), unusable="IDLE+DRAIN: bad fan")
+    state = view(job).state
+    assert state is not None
+    (said,) = (each for each in explain_pending(job, View(replace(state, nodes=(node,)))) if "n1" in each)
+    assert says(said, "cannot be used", "bad fan")
 
 
 def test_its_place_is_that_of_the_policy_or_else_of_the_clusters_priorities() -> None:
