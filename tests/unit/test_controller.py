@@ -11,7 +11,7 @@ import pytest
 from controller_world import ADA, BOB, KEY, SIGNER, STEP_S, TIME_LIMIT_S, FakeLeader, World
 from says import says
 
-from flexo.control.explanations import beyond, reasons
+from flexo.control.explanations import Headline, beyond, reasons
 from flexo.control.profiles import MOST_OF_A_USER
 from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import UnknownJob
@@ -577,10 +577,10 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     have, why = world.controller.explain(1)
     assert says(have, "job 1", "ada", "1-4 workers", "1 in its base", "t1", "3 on t2")
     assert why == "4 of 4 workers: all that it can use"
-    headline = world.controller.headline(1).text
-    assert headline == "4 of 1-4 workers: all that it can use"
+    headline = world.controller.headline(1)
+    assert headline.text == "4 of 1-4 workers: all that it can use"
     assert beyond(headline, (have, why, f"{why}; t9 failed it")) == (have, f"{why}; t9 failed it")
-    assert beyond("4 of 1-4 workers", (have, "it is heterogeneous: ")) == (have, "it is heterogeneous: ")
+    assert beyond(Headline("4 of 1-4 workers"), (have, "it is heterogeneous: ")) == (have, "it is heterogeneous: ")
     assert "has been pending for" in world.controller.explain(7)[0]
     assert says(world.controller.headline(7).text, "0 of", "pending", "(Priority)")
     assert world.controller.headline(50).text == ""
