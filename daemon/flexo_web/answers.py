@@ -16,6 +16,9 @@ FRESH_S: Final = 1.0
 """A question is asked again after this time, if somebody looks."""
 _BETWEEN_S: Final = 0.1
 """The least time between two questions of a kind, whatever the number of viewers and pages."""
+_TOO_OLD_S: Final = 10.0
+"""An answer of before is not given away after this time, if flexod can answer anew soon."""
+_SOON_S: Final = 1.0
 _KEPT: Final = 256
 _NOT_YET: Final = "flexod has not answered yet"
 _Key = TypeVar("_Key", bound=Hashable)
@@ -58,15 +61,18 @@ class Answers(Generic[_Key, _Reply]):
         self._entries: OrderedDict[_Key, _Entry[_Reply]] = OrderedDict()
 
     async def of(self, key: _Key) -> Answer[_Reply]:
-        """The newest answer. While the question is asked again, the answer before."""
+        """The newest answer. While the question is asked again, the answer before, if it is not old."""
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
         if len(self._entries) > _KEPT:
             self._entries.popitem(last=False)
         if entry.asking is None and self._clock() - entry.asked_at >= self._fresh_s:
             entry.asking = asyncio.create_task(self._ask(key, entry))
-        if entry.answer is None and entry.asking is not None:
-            await asyncio.shield(entry.asking)
+        if entry.asking is not None:
+            if entry.answer is None:
+                await asyncio.shield(entry.asking)
+            elif self._clock() - entry.asked_at >= self._fresh_s + _TOO_OLD_S:
+                await asyncio.wait((entry.asking,), timeout=_SOON_S)
         return entry.answer or Answer(None, _NOT_YET)
 
     async def _ask(self, key: _Key, entry: _Entry[_Reply]) -> None:

@@ -30,6 +30,8 @@ from flexo_web.forms import TOKEN, BadForm, read_form
 from flexo_web.harvest import Harvest
 from flexo_web.idle import IdleLedger
 from flexo_web.openid import OpenId
+from flexo_web.pages import named_jobs
+from flexo_web.privacy import Privacy
 from flexo_web.refusals import RefusalLog
 from flexo_web.security_headers import REPORT_POLICY, SecurityHeaders
 from flexo_web.sign_in import SignIn
@@ -38,6 +40,7 @@ from flexo_web.tokens import Viewer
 from flexo_web.trusted_header import TrustedHeader
 from flexo_web.updates import Updates
 from flexo_web.views import (
+    EVENTS,
     LOANS,
     MINE,
     NOW,
@@ -61,6 +64,10 @@ _NOT_SIGNED_IN: Final = "You are not signed in."
 _BARE: Final = "Not Found"
 """What starlette says of an address that no route has."""
 _NO_PAGE: Final = "flexo has no page at this address."
+_ELSE: Final = {
+    "a job": ", and no job that you may see here has this name",
+    "an event": ": digits alone are allowed",
+}
 _QUOTED: Final = 40
 """The most characters of what somebody typed that an answer repeats."""
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -111,6 +118,7 @@ class Site:
                 Route(f"{WHAT_IF}/{{name:str}}", self._limited(self._report)),
                 *self._page(_JOB, _job_of),
                 Route(_JOB, self._limited(self._scale), methods=["POST"]),
+                *self._page("/events", lambda request: EVENTS),
                 *self._page("/events/{number:str}", _event_of),
                 Route("/jobs", self._look_up),
                 *self._sign_in.routes(),
@@ -237,10 +245,18 @@ class Site:
         return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def _look_up(self, request: Request) -> Response:
-        """The page of the job whose number somebody has typed."""
+        """The page of the job whose number or name somebody has typed."""
         typed = request.query_params.get("id", "").strip()
         if not typed:
             return RedirectResponse(NOW.path, _SEE_OTHER)
+        if (viewer := self._sign_in.viewer(request)) is not None and not typed.isdecimal():
+            named = named_jobs(typed, Privacy((await self._feed.fresh()).picture, viewer).picture())
+            if len(named) == 1:
+                return RedirectResponse(of_job(named[0]).path, _SEE_OTHER)
+            if named:
+                shown = ", ".join(map(str, named[:_QUOTED]))
+                text = f"Several jobs have this name. Type the number of one: {shown}."
+                raise HTTPException(_NOT_FOUND, text)
         return RedirectResponse(of_job(_checked(typed, "a job", _LARGEST_JOB)).path, _SEE_OTHER)
 
     async def _show_missing(self, request: Request, error: Exception) -> Response:
@@ -265,7 +281,7 @@ def _checked(text: str, of: str, largest: int) -> int:
     number = _number(text, largest)
     if number is None:
         shown = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
-        raise HTTPException(_NOT_FOUND, f"'{shown}' is no number of {of}: digits alone are allowed.")
+        raise HTTPException(_NOT_FOUND, f"'{shown}' is no number of {of}{_ELSE[of]}.")
     return number
 
 

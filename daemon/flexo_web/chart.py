@@ -11,6 +11,8 @@ from flexo_web.sizes import Sizes, Step
 WIDTH: Final = 1000
 HEIGHT: Final = 200
 _LEAST_SPAN_S: Final = 60.0
+_TIMES: Final = 4
+"""The parts of the span at whose ends times are written."""
 _PARTS: Final = 100
 """The end of a running job's picture moves on in such parts of its span, so that the page seldom changes."""
 
@@ -39,6 +41,8 @@ class Chart:
     least_y: float
     """Height of the job's minimum."""
     marks: tuple[Mark, ...]
+    between: tuple[float, ...]
+    """Times between the ends, at equal distances."""
 
 
 def chart_of(sizes: Sizes, begins_at: float, now: float, least: int, most: int, ended: bool) -> Chart:
@@ -67,6 +71,7 @@ def chart_of(sizes: Sizes, begins_at: float, now: float, least: int, most: int, 
         grid=tuple(y(workers) for workers in range(0, top + 1, math.ceil(top / 8))),
         least_y=y(least),
         marks=tuple(Mark(x(step.at), y(step.after), step) for step in sizes.steps),
+        between=tuple(begins_at + span * part / _TIMES for part in range(1, _TIMES)),
     )
 
 

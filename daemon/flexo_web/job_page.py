@@ -77,6 +77,8 @@ class JobPage:
     speeds: tuple[admin_pb2.ScalingPoint, ...]
     unknown: str = ""
     """Why there is nothing to show; "": there is."""
+    user: str = ""
+    """That owns it; "": not known."""
     satellite_of: int = 0
     """The job whose satellite this one is; 0: it is none."""
 
@@ -125,6 +127,7 @@ def job_page(
         most=job.max if job else reply.end.most_workers,
         happenings=told,
         speeds=tuple(job.scaling) if job else (),
+        user=reply.user,
         satellite_of=reply.satellite_of,
     )
 

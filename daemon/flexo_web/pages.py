@@ -87,6 +87,15 @@ def now_page(whole: Picture, privacy: Privacy, explained: Explained) -> Now:
     )
 
 
+def named_jobs(name: str, picture: Picture | None) -> tuple[int, ...]:
+    """The jobs of this name that run or wait, as far as `picture` shows them."""
+    if picture is None:
+        return ()
+    run = (job.job_id for job in picture.jobs.jobs if job.name == name)
+    wait = (job.job_id for job in picture.jobs.waiting if job.name == name)
+    return (*run, *wait)
+
+
 def first_waiting(picture: Picture, user: str) -> tuple[int, ...]:
     """The jobs of `user` that wait, as many as flexod is asked about: those whose turn is next."""
     own = [job for job in picture.jobs.waiting if job.user == user]

@@ -29,6 +29,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["time"] = _time
+    made.filters["hour"] = _hour
     made.filters["duration"] = duration
     made.filters["hours"] = _hours
     made.filters["sentence"] = _sentence
@@ -63,6 +64,11 @@ def _time(at: float) -> Markup:
     return _TIME.format(
         time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(at)), f"{shown} {_zone(at)}", shown
     )
+
+
+def _hour(at: float) -> str:
+    """The hour and minute of a time: ``14:26``."""
+    return time.strftime("%H:%M", time.localtime(at))
 
 
 def _zone(at: float | None = None) -> str:

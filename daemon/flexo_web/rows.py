@@ -25,6 +25,8 @@ class NodeStrip:
     """Why nothing may be placed there; "" when it may."""
     loan: str
     """The state of its loan to training; "": it is not on loan."""
+    event: int
+    """The number of the event that says why it is unusable; 0: none is known."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -108,6 +110,7 @@ def _strip(node: admin_pb2.NodeView, taken: int, loan: str, unusable: str) -> No
         idle=node.gpus - allocated,
         unusable=unusable,
         loan=loan,
+        event=node.idle_event if unusable == node.unusable else 0,
     )
 
 

@@ -73,7 +73,7 @@ def value_page(
         ),
         idle_since_at=ledger.since_at,
         idle=tuple(
-            IdleSum(reason, round(hours, 1))
+            IdleSum(reason, round(hours, 1 if hours >= 10 else 2))
             for reason, hours in sorted(sums.items(), key=lambda pair: -pair[1])
         ),
         idle_now=privacy.idle(idle_gpus(picture, explained)),

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.answers import Answers
-from flexo_web.event_page import EventPage, ask_events, event_page
+from flexo_web.event_page import EventPage, Past, ShownEvent, ask_event, ask_newest, event_page, shown_events
 from flexo_web.explained import Explained, ask_reasons
 from flexo_web.feed import Client, Snapshot
 from flexo_web.harvest import Harvest
@@ -37,8 +37,8 @@ _LOANS: Final = "/loans"
 _SHARING: Final = "/sharing"
 _VALUE: Final = "/value"
 WHAT_IF: Final = "/what-if"
+_EVENTS: Final = "/events"
 _JOBS: Final = "/jobs/"
-_EVENTS: Final = "/events/"
 _TITLES: Final[Mapping[str, str]] = {
     _NOW: "Now",
     _MINE: "Mine and waiting",
@@ -46,6 +46,7 @@ _TITLES: Final[Mapping[str, str]] = {
     _SHARING: "Sharing",
     _VALUE: "Value",
     WHAT_IF: "What if",
+    _EVENTS: "Events",
 }
 """The pages in the navigation."""
 _MISSING: Final = "No such page"
@@ -55,7 +56,7 @@ _HEADLINE_WITHIN_S: Final = 1.0
 """The longest wait for what pending jobs need, of which flexod is asked one by one."""
 _EVENT_S: Final = 30.0
 """How long an event is good for: it never changes, but it may be one to come, or removed some day."""
-_Page = Now | Mine | Loans | Sharing | Value | EventPage | None
+_Page = Now | Mine | Loans | Sharing | Value | EventPage | tuple[ShownEvent, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ MINE: Final = Address(_MINE)
 LOANS: Final = Address(_LOANS)
 SHARING: Final = Address(_SHARING)
 VALUE: Final = Address(_VALUE)
+EVENTS: Final = Address(_EVENTS)
 
 
 _TEMPLATES: Final[Mapping[Address, str]] = {
@@ -94,6 +96,7 @@ _TEMPLATES: Final[Mapping[Address, str]] = {
     LOANS: "loans.html",
     SHARING: "sharing.html",
     VALUE: "value.html",
+    EVENTS: "events.html",
 }
 
 
@@ -104,7 +107,7 @@ def of_job(job_id: int) -> Address:
 
 def of_event(number: int) -> Address:
     """The page of an event."""
-    return Address(f"{_EVENTS}{number}", event=number)
+    return Address(f"{_EVENTS}/{number}", event=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ class Views:
         """Asked for less often than by a job's own page: one viewer may have several jobs that wait."""
         self._loans: Answers[str, LoanHistory] = Answers(client, ask_history, _HISTORY_S)
         self._reasons: Answers[str, tuple[admin_pb2.Event, ...]] = Answers(client, ask_reasons, _HISTORY_S)
-        self._events: Answers[int, admin_pb2.ListEventsReply] = Answers(client, ask_events, _EVENT_S)
+        self._events: Answers[int, Past] = Answers(client, ask_event, _EVENT_S)
+        self._newest: Answers[str, tuple[admin_pb2.Event, ...]] = Answers(client, ask_newest, _HISTORY_S)
         self._harvest = harvest
         self._ledger = ledger
         self._steering = steering
@@ -156,6 +160,7 @@ class Views:
             LOANS: self._loan_page,
             SHARING: self._sharing,
             VALUE: self._value,
+            EVENTS: self._all_events,
         }
         self._rendered: dict[tuple[Address, str, bool], Content] = {}
         self._rendered_of = 0
@@ -264,6 +269,9 @@ class Views:
         self._harvest.look()
         explained = await self._explained(privacy)
         return value_page(picture, self._harvest, self._ledger, privacy, explained)
+
+    async def _all_events(self, _: Picture, privacy: Privacy, __: Viewer) -> tuple[ShownEvent, ...]:
+        return shown_events((await self._newest.of("")).reply or (), privacy)
 
     async def _job(
         self, address: Address, snapshot: Snapshot, privacy: Privacy, viewer: Viewer, form_token: str

@@ -580,7 +580,10 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     headline = world.controller.headline(1)
     assert headline.text == "4 of 1-4 workers: all that it can use"
     assert beyond(headline, (have, why, f"{why}; t9 failed it")) == (have, f"{why}; t9 failed it")
-    assert beyond(Headline("4 of 1-4 workers"), (have, "it is heterogeneous: ")) == (have, "it is heterogeneous: ")
+    assert beyond(Headline("4 of 1-4 workers"), (have, "it is heterogeneous: ")) == (
+        have,
+        "it is heterogeneous: ",
+    )
     assert "has been pending for" in world.controller.explain(7)[0]
     assert says(world.controller.headline(7).text, "0 of", "pending", "(Priority)")
     assert world.controller.headline(50).text == ""

@@ -120,7 +120,8 @@ class FlexodDouble(admin_pb2_grpc.AdminServiceServicer):
             for event in reversed(self.events)
             if event.number > request.after
             and (not request.before or event.number < request.before)
-            and (not request.kinds or event.kind in request.kinds)
+            and (event.kind in request.kinds if request.kinds else event.kind != "extend")
+            and request.job_id in (0, event.job_id)
         ]
         shown = found[: request.limit]
         left = shown[-1].number if len(found) > len(shown) else 0

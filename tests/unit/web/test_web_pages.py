@@ -6,7 +6,7 @@ import html
 from urllib.parse import quote
 
 import pytest
-from flexod_double import NOW, FlexodDouble, event, job
+from flexod_double import NOW, UID, FlexodDouble, event, job
 from signed_in import Browser
 from starlette.testclient import TestClient
 
@@ -213,6 +213,41 @@ def test_a_number_that_is_typed_leads_to_the_job_and_nothing_typed_to_the_first_
     browser: Browser, said: str, path: str
 ) -> None:
     assert browser().get("/jobs", params={"id": said}).headers["location"] == path
+
+
+def test_a_name_that_is_typed_leads_to_the_job_that_has_it(flexod: FlexodDouble, browser: Browser) -> None:
+    flexod.jobs = [job(17, name="resnet"), job(18, name="twice")]
+    flexod.waiting = [pb.WaitingJob(job_id=31, name="twice", min=1, max=2)]
+    user = browser()
+    assert user.get("/jobs", params={"id": " resnet "}).headers["location"] == "/jobs/17"
+    several = user.get("/jobs", params={"id": "twice"})
+    assert several.status_code == 404
+    assert "18, 31" in several.text
+
+
+def test_a_name_leads_nobody_to_another_user_s_hidden_job(flexod: FlexodDouble, browser: Browser) -> None:
+    flexod.status.privacy.jobs = True
+    flexod.jobs = [job(17, "trudy", name="resnet")]
+    assert browser(UID).get("/jobs", params={"id": "resnet"}).status_code == 404
+
+
+def test_the_events_of_all_jobs_are_on_a_page_and_one_of_a_job_has_those_before_it(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    flexod.events = [
+        event(NOW, "grow", "job 17 grows", number=1, job_id=17),
+        event(NOW, "wait", "job 31 waits", number=2, job_id=31),
+        event(NOW, "extend", "its time limit is extended", number=3, job_id=17),
+        event(NOW, "shrink", "job 17 shrinks", number=4, job_id=17),
+    ]
+    user = browser()
+    every = user.get("/events").text
+    assert [text in every for text in ("job 17 grows", "job 31 waits", "job 17 shrinks")] == [True] * 3
+    assert '<a href="/events" aria-current="page">Events</a>' in every
+    one = user.get("/events/4").text
+    assert "job 17 grows" in one
+    assert "job 31 waits" not in one
+    assert "its time limit is extended" in user.get("/events/3").text, "lists leave it out, and links do not"
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "abc", "9" * 500, "//x"])
