@@ -14,7 +14,7 @@ from flexo_cli.output import clock, printable
 from flexo_web.chart import HEIGHT, WIDTH
 
 _TIME: Final = Markup('<time datetime="{}" title="{}">{}</time>')
-_BEGINNINGS: Final = ("job ", "it ", "its ", "the ", "by the ", "in the ", "satellites ", "without ")
+_BEGINNINGS: Final = ("job ", "with ", "it ", "its ", "the ", "by the ", "in the ", "satellites ", "without ")
 """How flexod's sentences on a job begin, if not with a name."""
 
 

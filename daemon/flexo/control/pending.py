@@ -53,7 +53,6 @@ def explain_rigid(job: QueuedJob, view: View) -> tuple[str, ...]:
     since = duration(max(0.0, view.state.at - job.submitted_at))
     told.append(f"it has been pending for {since}, {waits_for(job, view.state)}")
     if job.wait.is_for_resources:
-        told.append("the cluster starts it, and flexod takes satellites back for it")
         told += _satellites(job, view)
         told += _turn(job, view)
     told += _start(job, view.state.at)
@@ -175,8 +174,7 @@ def _in_its_way(job: QueuedJob, state: ClusterState, nodes: Sequence[Node]) -> l
     if run:
         told.append(
             f"{counted(run, 'job')} that {'is no satellite runs' if run == 1 else 'are no satellites run'} on"
-            f" nodes of {_where(job)}: it starts once {'that' if run == 1 else 'enough of them'}"
-            f" {'has' if run == 1 else 'have'} ended"
+            f" nodes of {_where(job)}: {'it has' if run == 1 else 'enough of them have'} to end first"
         )
     return told
 
