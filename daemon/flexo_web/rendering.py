@@ -67,8 +67,8 @@ def _time(at: float) -> Markup:
 
 
 def _hour(at: float) -> str:
-    """The hour and minute of a time: ``14:26``."""
-    return time.strftime("%H:%M", time.localtime(at))
+    """A time without its day: ``14:26:03``."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _zone(at: float | None = None) -> str:
