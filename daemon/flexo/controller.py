@@ -637,6 +637,7 @@ class Controller:
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
                 unknown=reconciled.unknown,
                 aggregation=None if self._aggregation is None else self._aggregation.view,
+                failures=self._failed_workers.often(state.at),
                 told=told,
             )
         self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")

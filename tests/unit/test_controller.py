@@ -964,6 +964,22 @@ def test_new_workers_that_failed_and_started_again_are_an_event_of_their_own_job
     assert says(restarts[0], "2 new workers", "t2", "exit code 1")
 
 
+def test_a_job_whose_workers_keep_failing_says_so_where_its_size_is_explained(world):
+    """Six failures in two minutes left "all that it can use" and one event among many."""
+    world.job()
+    world.go(20)
+    for lately in (2, 6):
+        world.leaders.failed_workers.append(FailedWorkers(KEY, "t2", 1, "exit code 1", True, lately))
+        world.go(80)
+    newest, older = (each.text for each in world.event_store.events(None, 1000) if each.kind == "restart")
+    assert "6 failures in 10 minutes" in newest
+    assert "failures in" not in older
+    assert says(world.controller.headline(1).text, "keep failing", "6 in 10 min")
+    assert "flexo logs 1" in " ".join(world.controller.explain(1))
+    world.go(700)
+    assert "failing" not in world.controller.headline(1).text
+
+
 def test_a_leader_may_only_speak_of_gpus_that_its_own_job_has(world):
     world.job()
     world.go(20)

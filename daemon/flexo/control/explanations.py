@@ -103,7 +103,10 @@ def _brief_reason(shown: JobView, view: View) -> str:
     ]
     # What grants start is the reason; the policy's own is on what the job has beyond that.
     whole = start and job.granted_workers == job.workers.max
-    return "; ".join(start if whole else [*start, *briefs])
+    failures = (
+        [f"its workers keep failing ({many} in 10 min)"] if (many := view.failures.get(job.key)) else []
+    )
+    return "; ".join([*start, *failures] if whole else [*start, *failures, *briefs])
 
 
 def _headline_of(shown: JobView, view: View) -> Headline:
@@ -154,6 +157,9 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if shown.silent_since and view.state is not None:
         silent = duration(view.state.at - shown.silent_since)
         sentences.append(f"it has committed no batch for {silent}: it may evaluate, or be stuck")
+    if many := view.failures.get(job.key):
+        logs = f"flexo logs {job.key.job_id}"
+        sentences.append(f"{many} of its workers failed in 10 min and were started again: look at `{logs}`")
     sentences += _how_far(shown)
     if shown.batch:
         sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")

@@ -171,6 +171,8 @@ class View:
     """Jobs with a satellite's comment that no grant of flexod's allows."""
     aggregation: AggregationView | None = None
     """The state of shared aggregation; None: jobs have no Aggregators but their own."""
+    failures: Mapping[JobKey, int] = field(default_factory=dict)
+    """Workers that failed and were started again in the last 10 minutes, of jobs where these are many."""
     told: ReasonEvents = ReasonEvents()
     """Which events say the reasons that stand."""
 

@@ -94,6 +94,8 @@ class FailedWorkers:
     """How they ended, in the leader's words."""
     trained: bool = False
     """Whether they had trained; else they were new."""
+    lately: int = 0
+    """Workers of the job that failed in the last 10 minutes, these included; 0: the leader does not count."""
 
 
 @dataclass(frozen=True, slots=True)

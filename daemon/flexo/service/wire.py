@@ -317,7 +317,8 @@ def failed_workers(key: JobKey, failed: jobs_pb2.WorkersFailed, known_nodes: fro
     if failed.node not in known_nodes:
         raise Malformed(f"the cluster has no node '{one_line(failed.node, 64)}', where workers failed")
     workers = at_most("workers_failed.workers", failed.workers, MAX_WORKERS)
-    return FailedWorkers(key, failed.node, workers, one_line(failed.how, 64), failed.trained)
+    lately = min(failed.lately, MAX_WORKERS)
+    return FailedWorkers(key, failed.node, workers, one_line(failed.how, 64), failed.trained, lately)
 
 
 def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:

@@ -63,7 +63,7 @@ def _many(field: FieldDescriptor) -> bool:
 
 
 RENAMED = (
-    ("flexo.v1.DueEvents", "flexo.v1.WorkerStatus"),
+    ("flexo.v1.Standing", "flexo.v1.WorkerStatus"),
     ("flexo.v1.Outlook", "flexo.v1.ProjectedRank"),
     ("FromWorker.standing = 2 ", "FromWorker.status = 2 "),
     ("RunningWorker.standing = 4 ", "RunningWorker.status = 4 "),
