@@ -575,6 +575,16 @@ local function account_agrees(job_desc)
   return account ~= nil and contains(elastic.config.cohost_accounts, account)
 end
 
+-- Tells the user of a batch script that may have forgotten `flexo run`. It may stand in what the script calls, so
+-- nothing is refused.
+local function hint_at_flexo_run(job_desc)
+  local script = job_desc.script
+  if script and not script:find("flexo", 1, true) then
+    slurm.log_user("flexo: this batch script does not name flexo: start the training by `flexo run`, there or in what it "
+      .. "calls; without it, the job keeps its size")
+  end
+end
+
 local function check_asked(job_desc, names, asked)
   local any_type = asked.fungible or asked.heterogeneous
   local borrowed = asked.elastic and any_type and elastic.config.borrowed_partition or nil
@@ -605,6 +615,7 @@ local function check_asked(job_desc, names, asked)
     open_borrowed(job_desc, names)
   end
   record(job_desc, make_token(workers, asked, batch))
+  hint_at_flexo_run(job_desc)
 end
 
 -- Runs `f`, turning a refusal into a message for the user.

@@ -211,6 +211,7 @@ def test_why_says_when_and_how_a_job_ended_to_people_and_to_scripts(admin: Admin
     assert code == 0
     assert "2023-11-1" in out.splitlines()[0]
     assert out.startswith("FAILED")
+    assert "flexo logs 6" in out
     code, out, _ = flexo_run("why", "6", "--json")
     assert (code, json.loads(out)["end"]) == (
         0,

@@ -449,6 +449,15 @@ function checks.a_base_that_cannot_be_requeued_is_kept_off_borrowed_servers()
   end
 end
 
+function checks.a_batch_script_that_may_have_forgotten_flexo_run_is_let_in_with_a_hint()
+  expect_accepted(asking("2-8", { script = "#!/bin/sh\ntorchrun train.py" }), "flexo{workers=2-8}")
+  expect(told():find("flexo run", 1, true), "the user should hear of flexo run")
+  for _, script in ipairs({ "#!/bin/sh\nflexo run torchrun train.py", "#!/bin/sh\n/opt/flexo/bin/start", "absent" }) do
+    expect_accepted(asking("2-8", { script = script }), "flexo{workers=2-8}")
+    expect(told() == "", "should be let in without a word: " .. script)
+  end
+end
+
 function checks.ordinary_jobs_are_kept_off_borrowed_servers_and_satellites_are_not()
   for _, named in ipairs({ "borrowed", "train,borrowed" }) do
     expect_refused(request({ partition = named }), { "only satellites" }, BORROWED)
