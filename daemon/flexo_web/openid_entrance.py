@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.requests import Request
@@ -19,6 +20,8 @@ BEGIN_PATH: Final = "/openid"
 _SEE_OTHER, _FORBIDDEN = 303, 403
 _AT_ONCE: Final = 4
 """The most visitors for whom the provider is asked at the same time."""
+_WAITING: Final = 64
+"""The most visitors that wait for this or are asked for: a provider that hangs must not fill the memory."""
 _LONGEST: Final = 4096
 """The most characters of a code, and of a state."""
 
@@ -44,6 +47,7 @@ class OpenIdEntrance:
         self._secure = secure
         self._cookie = "__Host-flexo-openid" if secure else "flexo-openid"
         self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
 
     def routes(self) -> list[Route]:
         """The routes to the provider and back."""
@@ -51,7 +55,7 @@ class OpenIdEntrance:
 
     async def _begin(self, request: Request) -> Response:
         try:
-            async with self._asking:
+            async with self._turn():
                 flow = await asyncio.to_thread(self._openid.begin)
         except NotSignedIn as error:
             return self._refuse(str(error))
@@ -70,7 +74,7 @@ class OpenIdEntrance:
             return self._refuse(f"the provider let nobody in: {said.get('error', 'it gave no code')[:80]!a}")
         cookie = request.cookies.get(self._cookie, "")
         try:
-            async with self._asking:
+            async with self._turn():
                 name = await asyncio.to_thread(self._openid.finish, cookie, state, code)
                 viewer = await asyncio.to_thread(viewer_named, name)
         except (NotSignedIn, NoAccount) as error:
@@ -78,6 +82,18 @@ class OpenIdEntrance:
         entered = RedirectResponse(self._link_for(viewer), _SEE_OTHER)
         self._forget_flow(entered)
         return entered
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one's turn to ask the provider. Raises NotSignedIn: too many wait already."""
+        if self._waiting >= _WAITING:
+            raise NotSignedIn("too many sign in at this moment: try again in a minute")
+        self._waiting += 1
+        try:
+            async with self._asking:
+                yield
+        finally:
+            self._waiting -= 1
 
     def _refuse(self, why: str) -> Response:
         self._refusals.note(f"OpenID Connect: {why}")

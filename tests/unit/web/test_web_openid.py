@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -21,11 +22,13 @@ rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
 
 from flexod_double import FlexodDouble, SayingWho, client_of, serving  # noqa: E402
 from signed_in import URL  # noqa: E402
+from starlette.responses import PlainTextResponse, Response  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
 
 from flexo_web import process  # noqa: E402
 from flexo_web.app import Site  # noqa: E402
 from flexo_web.openid import FLOW_S, NotSignedIn, OpenId, Provider  # noqa: E402
+from flexo_web.openid_entrance import OpenIdEntrance  # noqa: E402
 from flexo_web.refusals import RefusalLog  # noqa: E402
 
 CLIENT, SECRET, USER = "flexo-web", "s3cret:with/marks", "games"
@@ -275,3 +278,35 @@ def test_a_password_that_others_can_read_is_refused(
         process.main([*options, "--openid-secret-file", str(file)])
     assert ended.value.code == 2
     assert "chmod 600" in capsys.readouterr().err
+
+
+class Hanging:
+    """A provider that answers nobody until it is let go."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+
+    def begin(self) -> None:
+        self.answers.wait(10)
+        raise NotSignedIn("it has hung")
+
+
+def test_a_provider_that_hangs_keeps_no_more_visitors_waiting_than_are_bearable() -> None:
+    hanging = Hanging()
+
+    def page(why: str, status: int) -> Response:
+        return PlainTextResponse(why, status)
+
+    entrance = OpenIdEntrance(hanging, lambda _: "", page, RefusalLog(lambda _: None), secure=False)  # type: ignore[arg-type]
+    begin = entrance.routes()[0].endpoint
+
+    async def crowd() -> list[str]:
+        visits = [asyncio.create_task(begin(None)) for _ in range(70)]
+        turned_away, _ = await asyncio.wait(visits, timeout=0.5)
+        hanging.answers.set()
+        await asyncio.gather(*visits)
+        return [visit.result().body.decode() for visit in turned_away]
+
+    told = asyncio.run(crowd())
+    assert len(told) == 70 - 64
+    assert all("too many sign in" in each for each in told)
