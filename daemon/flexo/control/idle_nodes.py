@@ -8,7 +8,7 @@ from typing import Final
 
 from flexo.control.due_events import DueEvents
 from flexo.control.reasons import Record
-from flexo.events import OF_NODES, Event
+from flexo.events import Event
 from flexo.model.nodes import Node
 
 _MOST_NODES: Final = 10_000
@@ -34,7 +34,7 @@ class IdleNodes:
             groups[reasons[name]].append(name)
         told = list(groups.items())[:_MOST_IN_A_CYCLE]
         if told:
-            numbers = record(tuple(Event(now, OF_NODES, None, _text(names, why)) for why, names in told))
+            numbers = record(tuple(Event(now, "node", None, _text(names, why)) for why, names in told))
             for (_, names), number in zip(told, numbers or (0,) * len(told), strict=True):
                 self._due.tell(names, number, now)
         return self._due.numbers()

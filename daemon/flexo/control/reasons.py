@@ -60,7 +60,8 @@ class Reasons:
         causes = {key: reason.cause for key, reason in reasons.items()}
         keep = (*(job.key for job in pending), *(view.job.key for view in running))
         due = self._due.due(causes, keep, state.at, MOST_IN_A_CYCLE)
-        _record(self._due, {key: _text(reasons[key].source, state) for key in due}, "wait", state.at, record)
+        events = [Event(state.at, "wait", key, _text(reasons[key].source, state)) for key in due]
+        _record(self._due, events, record)
         return self._due.numbers()
 
     def _lacks_leader(self, view: JobView, now: float) -> bool:
@@ -83,18 +84,17 @@ class Silences:
             key: f"it has committed no batch for {duration(now - since[key])}: it may evaluate, or be stuck"
             for key in self._due.due(causes, since, now, MOST_IN_A_CYCLE)
         }
-        _record(self._due, texts, "silent", now, record)
+        _record(self._due, [Event(now, "silent", key, text) for key, text in texts.items()], record)
         return self._due.numbers()
 
 
-def _record(
-    due: DueEvents[JobKey], texts: Mapping[JobKey, str], kind: str, now: float, record: Record
-) -> None:
-    if not texts:
+def _record(due: DueEvents[JobKey], events: Sequence[Event], record: Record) -> None:
+    if not events:
         return
-    numbers = record(tuple(Event(now, kind, key, text) for key, text in texts.items()))
-    for key, number in zip(texts, numbers or (0,) * len(texts), strict=True):
-        due.tell((key,), number, now)
+    numbers = record(tuple(events))
+    for event, number in zip(events, numbers or (0,) * len(events), strict=True):
+        if event.job is not None:
+            due.tell((event.job,), number, event.at)
 
 
 def _is_pending(job: QueuedJob) -> bool:
