@@ -307,9 +307,9 @@ class Staff:
         return commands
 
     def end(self, why: str) -> list[Command]:
-        """The job is over: kill the remaining workers and dismiss every agent."""
+        """The job is over: kill the remaining workers, and dismiss every agent. The last line says why."""
         commands: list[Command] = [
-            Kill(worker.worker_id, worker.agent, why) for worker in self._roster.alive()
+            Kill(worker.worker_id, worker.agent, why, quiet=True) for worker in self._roster.alive()
         ]
         for agent in self._roster.agents.values():
             commands += self.dismiss(agent, why)
