@@ -81,7 +81,6 @@ class Case:
     oracle: bool
     jobs: int
     elastic_jobs: int
-    """Of all jobs of the dump, also those that are not counted: they change what is left for the others."""
     mean_jct_h: float
     median_jct_h: float
     waited_h: float
@@ -140,10 +139,6 @@ class Findings:
     cases: tuple[Case, ...]
     idle: IdleGpus | NotTold
     """The idle intervals of GPUs as they really were."""
-    jobs_before: int = 0
-    """Jobs that came before the first end in the dump: they are simulated, and not counted."""
-    left_out: tuple[tuple[str, float], ...] = ()
-    """Policies and shares for which there was no time."""
 
     def rows(self) -> tuple[Row, ...]:
         """The cases, with neighbours of equal figures as one row: a small dump has few jobs to draw."""
@@ -170,8 +165,6 @@ class Findings:
             "baseline": _without_nan(asdict(self.baseline)),
             "cases": [_without_nan(asdict(case)) for case in self.cases],
             "idle": self.idle.to_json(),
-            "jobs_before": self.jobs_before,
-            "left_out": [{"policy": policy, "elastic_share": share} for policy, share in self.left_out],
         }
 
 
@@ -317,7 +310,7 @@ def case_of(outcome: SimulatedRun, policy: str, elastic_share: float, window: Wi
         elastic_share=elastic_share,
         oracle=outcome.result.oracle,
         jobs=len(counted),
-        elastic_jobs=sum(1 for record in outcome.records if record.job.workers.min < record.job.workers.max),
+        elastic_jobs=sum(1 for record in counted if record.job.workers.min < record.job.workers.max),
         mean_jct_h=float(np.mean(completion_h)) if completion_h else math.nan,
         median_jct_h=float(np.median(completion_h)) if completion_h else math.nan,
         waited_h=sum(waits_h),

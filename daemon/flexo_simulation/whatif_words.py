@@ -43,8 +43,6 @@ _NOTHING_H: Final = 1 / 60
 """A mean wait up to this counts as no wait."""
 _LEAST_H: Final = 0.001
 """Hours below this count as nothing."""
-LIKELY_SHARE: Final = 0.2
-"""The share of elastic jobs that a site is most likely to reach first."""
 _NEAR: Final = 0.25
 """The largest difference of two mean waits, as a part of the longer one, that the text calls near."""
 
@@ -107,36 +105,11 @@ def in_short(findings: Findings) -> Iterator[str]:
         f"{findings.software.name} schedules, {they} {hours(base.waited_h)} h in all, and "
         f"{hours(base.idle_wanted_gpu_h)} GPU hours are idle although waiting jobs ask for them."
     )
-    if before := findings.jobs_before:
-        were, they = ("is", "It") if before == 1 else ("are", "They")
-        yield (
-            f"{counted(before, 'further job')} {were} simulated, and not counted. {they} came before any job "
-            "in the dump ended, and nobody knows what else ran then."
-        )
     first = findings.cases[0].policy if findings.cases else ""
     of_first = [row for row in findings.rows() if row.case.policy == first]
     alone = next((row.case for row in of_first if not row.case.elastic_jobs), None)
-    yield from _split(of_first, base, alone)
     for row in of_first:
         yield from _of_share(row, base, alone)
-
-
-def _split(rows: list[Row], base: Case, alone: Case | None) -> Iterator[str]:
-    """The effect of the policy's order of jobs, and what elastic jobs add to it, in one line."""
-    some = min(
-        (row for row in rows if row.case.elastic_jobs),
-        key=lambda row: abs(row.case.elastic_share - LIKELY_SHARE),
-        default=None,
-    )
-    if some is None or alone is None:
-        return
-    order = compared(alone.waited_h, base.waited_h, "h")
-    added = compared(some.case.waited_h, alone.waited_h, "h")
-    beyond = "adds nothing to that" if added == "as long" else f"makes that {added} again"
-    yield (
-        f"The answer: by the order of jobs under {some.case.policy} alone, all jobs together wait {order}. "
-        f"Elasticity, with {elastic(some)}, {beyond}."
-    )
 
 
 def _of_share(row: Row, base: Case, alone: Case | None) -> Iterator[str]:
@@ -146,9 +119,7 @@ def _of_share(row: Row, base: Case, alone: Case | None) -> Iterator[str]:
     ends = f"are completed after {hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h"
     if case.elastic_jobs:
         beside = compared(case.waited_h, alone.waited_h, "h") if alone else ""
-        beyond = f" That is {beside} than by its order of jobs alone." if beside else ""
-        if beside == "as long":
-            beyond = " Its order of jobs alone does as much."
+        beyond = f" Beside its order alone, that is {beside}." if beside else ""
         yield f"Under {case.policy} with {elastic(row)} elastic, {waits}, and {ends}.{beyond}"
         return
     if row.last_share:
@@ -186,9 +157,6 @@ def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:
         f"real one; the median difference is {hours(calibration.typical_difference_h)} h. GPUs in use: "
         f"really {calibration.real_utilization:.1%}, simulated {calibration.simulated_utilization:.1%}."
     )
-    if calibration.jobs < ENOUGH_JOBS and max(real.mean_h, simulated.mean_h) >= _NOTHING_H:
-        yield "With so few jobs, that says little of the differences below."
-        return
     yield _verdict(real.mean_h, simulated.mean_h, software)
 
 
@@ -202,8 +170,8 @@ def _verdict(real_h: float, simulated_h: float, software: Software) -> str:
     if longer < _NOTHING_H:
         return "Nobody had to wait, really or simulated: elastic jobs would have started no sooner."
     apart = abs(simulated_h - real_h) / longer
-    shorter, other = ("simulated", "real") if real_h > simulated_h else ("real", "simulated")
-    told = f"The {shorter} mean wait is {apart:.0%} shorter than the {other} one"
+    told = f"Of the two mean waits, the {'real' if real_h > simulated_h else 'simulated'} one is the longer: "
+    told += f"the other is {apart:.0%} shorter"
     if apart <= _NEAR:
         return f"{told}. That is near enough to take the differences below as estimates."
     return (

@@ -66,26 +66,7 @@ def whatif(
     as_json: options.JsonOption = None,
     report: Annotated[Path, typer.Option("--report", metavar="FILE.html", help="The page.")] = DEFAULT_REPORT,
     quiet: options.QuietOption = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            *("--jobs", "-j"),
-            metavar="N",
-            min=1,
-            max=256,
-            help="Number of simulations at a time.",
-            show_default="as many as CPUs, at most 8; for few jobs one",
-        ),
-    ] = None,
-    within: Annotated[
-        float,
-        typer.Option(
-            metavar="MINUTES",
-            min=0,
-            help="Begin no simulation that would end later; 0: however long it takes. The present scheduling,"
-            " and the first policy with none and with some elastic jobs, are simulated in any case.",
-        ),
-    ] = 4.0,
+    processes: options.ProcessesOption = 1,
 ) -> None:
     """Simulate the jobs of a cluster's accounting with elasticity: a page, and a summary."""
     if (sacct is None) == (yarn is None):
@@ -109,8 +90,7 @@ def whatif(
         resize_cost_s=resize_cost,
         estimates=estimates,
     )
-    outputs = Outputs(None, as_json, report, quiet, processes or 0, context.obj)
+    outputs = Outputs(None, as_json, report, quiet, processes, context.obj)
     from flexo_cli.site.simulation.whatif_run import run
 
-    cluster = AskedCluster(nodes, gpus_per_node)
-    run(jobs, elasticity, tuple(elastic_share or ()), cluster, rules, outputs, within * 60)
+    run(jobs, elasticity, tuple(elastic_share or ()), AskedCluster(nodes, gpus_per_node), rules, outputs)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +26,7 @@ from flexo_cli.site.simulation.progress import progress
 from flexo_cli.site.simulation.run import explained
 from flexo_simulation import idle_words, whatif_words
 from flexo_simulation.about import About
-from flexo_simulation.comparison import Told, Trial, run_trials
+from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.costs import MEASURED
 from flexo_simulation.elasticity import made_elastic
 from flexo_simulation.estimates import Estimates, Mode
@@ -48,12 +45,6 @@ from flexo_simulation.workload import Workload
 SHARES: Final = ("0%", "5%", "20%", "50%", "100%")
 """Shares of elastic jobs. With 0%, a policy shows the effect of its order of jobs alone."""
 POLICIES: Final = ("lyra", "elastic-tiresias")
-_MOST_AT_ONCE: Final = 8
-"""The most simulations at a time, if nobody says how many: each has all jobs in memory."""
-_MANY_JOBS: Final = 2000
-"""From so many jobs on, several simulations at a time are worth the processes."""
-_AT_LEAST: Final = 3
-"""Simulations that are made in any case: the present scheduling, the first policy's order alone, a share."""
 READERS: Final = {"sacct": sacct_dump.read_dump, "yarn": yarn_dump.read_dump}
 """The readers of dumps, by the names of their formats."""
 
@@ -76,10 +67,8 @@ def run(
     cluster: AskedCluster,
     rules: AskedRules,
     outputs: Outputs,
-    within_s: float,
 ) -> None:
-    """Carry out the command. `within_s`: no simulation is begun that would end later; 0: no limit. Prints the
-    reason of a failure and raises typer.Exit."""
+    """Carry out the command. Prints the reason of a failure and raises typer.Exit."""
     with explained():
         outputs.check()
         assert jobs.trace is not None
@@ -88,24 +77,21 @@ def run(
         rigid = workload_of(dump)
         size = size_of(dump.runs, cluster.nodes, cluster.gpus_per_node, dump.nodes)
         rigid = for_cluster(rigid, size.nodes)
-        outputs = replace(outputs, processes=outputs.processes or _at_once(rigid))
-        questions = _questions(rules.policies or POLICIES, shares or SHARES)
+        questions = [
+            _Question(policy, words.share(share, "--elastic-share"))
+            for policy in rules.policies or POLICIES
+            for share in shares or SHARES
+        ]
         baseline = _baseline(rigid, size, rules, dump.software)
         trials = (baseline, *(_trial(each, baseline, jobs, elasticity, rules) for each in questions))
         if not outputs.quiet:
             for line in summary.omissions(rigid):
                 complain(line)
-        simulated = _simulated(trials, _by_importance(questions), outputs, within_s)
-        left_out = [each for each, outcome in zip(questions, simulated[1:], strict=True) if outcome is None]
-        questions = [each for each in questions if each not in left_out]
-        outcomes = tuple(outcome for outcome in simulated if outcome is not None)
+        outcomes = _simulated(trials, outputs)
         costs = baseline.scenario.costs
         idle = idle_gpus(dump.holders, dump.software, cluster.gpus_per_node, costs.resize_s)
-        findings = _findings(dump, size, questions, outcomes, idle, left_out)
-        missing = tuple(_left_out(left_out, within_s))
-        for line in missing if not outputs.quiet else ():
-            complain(line)
-        omissions = (*missing, *summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
+        findings = _findings(dump, size, questions, outcomes, idle)
+        omissions = (*summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
         facts = tuple(_facts(dump.software, rigid, size, trials))
         about = About(facts, omissions, outputs.command, tuple(_made_elastic(jobs, elasticity)))
         try:
@@ -114,75 +100,15 @@ def run(
             _write(findings, dump, outcomes, about, outputs)
 
 
-def _at_once(workload: Workload) -> int:
-    """The simulations at a time, if nobody says how many."""
-    return min(os.cpu_count() or 1, _MOST_AT_ONCE) if len(workload.jobs) >= _MANY_JOBS else 1
-
-
-def _shares_of(policy: str, questions: Sequence[_Question]) -> str:
-    return ", ".join(f"{100 * each.share:.3g}%" for each in questions if each.policy == policy)
-
-
-def _questions(policies: Sequence[str], shares: Sequence[str]) -> list[_Question]:
-    """Each policy with each share, and without elastic jobs: that tells what its order of jobs does alone."""
-    parsed = [words.share(share, "--elastic-share") for share in shares]
-    asked = parsed if 0.0 in parsed else [0.0, *parsed]
-    return [_Question(policy, share) for policy in policies for share in asked]
-
-
-def _by_importance(questions: Sequence[_Question]) -> list[int]:
-    """The numbers of trials (the baseline is 0) in the order in which they are simulated: policy by policy,
-    first without elastic jobs and then the shares that a site is most likely to reach."""
-    policies = list(dict.fromkeys(each.policy for each in questions))
-
-    def key(number: int) -> tuple[int, bool, float]:
-        each = questions[number - 1]
-        return policies.index(each.policy), each.share > 0, abs(each.share - whatif_words.LIKELY_SHARE)
-
-    return [0, *sorted(range(1, len(questions) + 1), key=key)]
-
-
-def _simulated(
-    trials: Sequence[Trial], order: Sequence[int], outputs: Outputs, within_s: float
-) -> tuple[SimulatedRun | None, ...]:
-    """The outcome of each trial; None: there was no time for it. Trials whose shares draw the same jobs are
-    simulated once."""
+def _simulated(trials: Sequence[Trial], outputs: Outputs) -> tuple[SimulatedRun, ...]:
+    """The outcome of each trial. Trials whose shares draw the same jobs are simulated once."""
     kinds = [(trial.policy.name, trial.scenario, _ranges(trial.workload)) for trial in trials]
     first = [kinds.index(kind) for kind in kinds]
-    different = list(dict.fromkeys(first[number] for number in order))
-    outcome_of: dict[int, SimulatedRun] = {}
-    begun_at, longest_s = time.monotonic(), 0.0
-    with progress([trials[number].label for number in different], outputs.quiet) as told:
-        while len(outcome_of) < len(different):
-            done = len(outcome_of)
-            next_ones = different[
-                done : done + (outputs.processes if done else max(_AT_LEAST, outputs.processes))
-            ]
-            wave_at = time.monotonic()
-            if done and within_s and wave_at - begun_at + longest_s > within_s:
-                break
-            wave = [trials[number] for number in next_ones]
-            ran = run_trials(wave, outputs.processes, _told_from(done, told))
-            outcome_of |= zip(next_ones, ran, strict=True)
-            rounds = math.ceil(len(wave) / outputs.processes)
-            longest_s = max(longest_s, (time.monotonic() - wave_at) / rounds)
-    return tuple(outcome_of.get(number) for number in first)
-
-
-def _told_from(number: int, told: Told) -> Told:
-    """The progress of trials of which the first has this number among all."""
-    return lambda trial, ended, jobs: told(number + trial, ended, jobs)
-
-
-def _left_out(questions: Sequence[_Question], within_s: float) -> Iterator[str]:
-    """What was not simulated, and how it can be."""
-    if questions:
-        policies = dict.fromkeys(each.policy for each in questions)
-        each_of = (f"{policy} with {_shares_of(policy, questions)} elastic" for policy in policies)
-        yield (
-            f"not simulated, because it would have taken longer than {within_s / 60:.3g} min: "
-            f"{'; '.join(each_of)}. --within 0 simulates all, however long it takes"
-        )
+    different = [trials[number] for number in dict.fromkeys(first)]
+    with progress([trial.label for trial in different], outputs.quiet) as told:
+        ran = run_trials(different, outputs.processes, told)
+    outcome_of = dict(zip(dict.fromkeys(first), ran, strict=True))
+    return tuple(outcome_of[number] for number in first)
 
 
 def _ranges(workload: Workload) -> tuple[Range, ...]:
@@ -217,7 +143,6 @@ def _findings(
     questions: Sequence[_Question],
     outcomes: Sequence[SimulatedRun],
     idle: IdleGpus | NotTold,
-    left_out: Sequence[_Question],
 ) -> Findings:
     window = Window.of(dump.runs)
     return Findings(
@@ -231,8 +156,6 @@ def _findings(
             for question, outcome in zip(questions, outcomes[1:], strict=True)
         ),
         idle=idle,
-        jobs_before=sum(run.ready_at < window.begin for run in dump.runs),
-        left_out=tuple((each.policy, each.share) for each in left_out),
     )
 
 
