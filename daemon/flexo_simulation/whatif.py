@@ -283,6 +283,11 @@ class Window:
         return "the first end of a job" if self.begin > self.zero else "the first submission"
 
     @property
+    def until(self) -> str:
+        """The event at which the window ends."""
+        return "the last submission" if self.begin > self.zero else "the last end of a job"
+
+    @property
     def hours(self) -> float:
         """The length of the window in hours."""
         return (self.end - self.begin) / _HOUR

@@ -45,6 +45,7 @@ def write_whole(text: str, path: Path) -> None:
 def _parts(
     findings: Findings, runs: Sequence[AccountedRun], outcomes: Sequence[SimulatedRun], about: About
 ) -> Iterator[str]:
+    window = Window.of(runs)
     yield page.paragraph(
         "An elastic job starts with some of the GPUs that it could use, takes idle ones while nobody else "
         "needs them, and gives them back when somebody does. This page says what that would have done for "
@@ -64,7 +65,7 @@ def _parts(
     yield page.paragraph(
         f"In brackets: the change against what {findings.software.name} does, simulated likewise. Waiting "
         "counts all time in which a job had no GPU, also after a preemption. GPUs in use and idle are "
-        "counted from the first end of a job in the dump to the last submission. The same work is done in "
+        f"counted from {window.since} in the dump to {window.until}. The same work is done in "
         "every line, so that GPUs in use differ only as far as it is done earlier.",
         "quiet",
     )
@@ -74,7 +75,6 @@ def _parts(
     yield page.heading(idle_words.HEADING)
     yield from _idle(findings.idle)
     yield page.heading("What was simulated")
-    window = Window.of(runs)
     yield page.listing((whatif_words.days(window.begin, window.end), *about.facts))
     if about.omissions:
         yield page.listing(about.omissions)

@@ -383,11 +383,12 @@ def test_whatif_simulates_no_draw_of_jobs_twice(flexo, monkeypatch):
     monkeypatch.setattr(whatif_run, "run_in_time", counted)
     code, _, _ = flexo(
         *("whatif", "--sacct", str(DUMP), "--policy", "lyra", "--json", "w.json"),
-        *("--elastic-share", "0", "--elastic-share", "0.1%", "--elastic-share", "100%"),
+        *("--elastic-share", "100%", "--elastic-share", "0", "--elastic-share", "0.1%"),
     )
     assert code == 0
     assert len(ran) == 3
-    assert len(json.loads(Path("w.json").read_text())["cases"]) == 3
+    cases = json.loads(Path("w.json").read_text())["cases"]
+    assert [case["elastic_share"] for case in cases] == [0.0, 0.001, 1.0]
 
 
 def test_whatif_simulates_the_most_important_cases_whatever_the_time_and_names_the_others(flexo):

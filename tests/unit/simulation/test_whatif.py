@@ -309,7 +309,8 @@ def test_the_picture_of_waits_has_those_after_a_preemption(findings, month):
 
 def test_the_picture_of_gpus_says_when_its_time_begins(month, tmp_path):
     assert Window.of(month.runs).since == "the first end of a job"
-    assert Window.of(read(tmp_path, dump([line(wait=60, elapsed=600)])).runs).since == "the first submission"
+    one = Window.of(read(tmp_path, dump([line(wait=60, elapsed=600)])).runs)
+    assert (one.since, one.until) == ("the first submission", "the last end of a job")
 
 
 def test_equal_waits_are_called_equal():

@@ -61,7 +61,7 @@ class ProgressLines:
             return ""
         left_s = (now - self._begun_at) * (1 - part) / part
         if now < self._until < now + left_s:
-            return f", {duration(self._until - now)} left, which does not suffice for all"
+            return f", {duration(self._until - now)} left, which may not suffice for all"
         return f", about {duration(left_s)} left"
 
 

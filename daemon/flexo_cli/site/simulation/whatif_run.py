@@ -123,12 +123,10 @@ def run(
 
 
 def _questions(policies: Sequence[str], shares: Sequence[str]) -> list[_Question]:
-    """The cases. Each policy has one without elastic jobs: else nobody could tell what its order of jobs does
-    alone."""
-    parsed = [words.share(share, "--elastic-share") for share in shares]
-    if 0.0 not in parsed:
-        parsed.insert(0, 0.0)
-    return [_Question(policy, share) for policy in policies for share in parsed]
+    """The cases, by policy and ascending share. Each policy has one without elastic jobs: else nobody could
+    tell what its order of jobs does alone."""
+    parsed = sorted({0.0, *(words.share(share, "--elastic-share") for share in shares)})
+    return [_Question(policy, share) for policy in dict.fromkeys(policies) for share in parsed]
 
 
 def _most_important_first(questions: Sequence[_Question]) -> list[int]:
