@@ -40,11 +40,13 @@ def run_trials(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Sim
     """The outcome of each trial, in their order. With one process, trials run in this one; else in child
     processes."""
     if processes == 1 or len(trials) == 1:
-        return tuple(_run(number, trial, told) for number, trial in enumerate(trials))
+        return tuple(run_trial(number, trial, told) for number, trial in enumerate(trials))
     return _run_in_children(trials, min(processes, len(trials)), told)
 
 
-def _run(number: int, trial: Trial, told: Told) -> SimulatedRun:
+def run_trial(number: int, trial: Trial, told: Told) -> SimulatedRun:
+    """Run one trial in this process."""
+
     def progress(ended: int, jobs: int) -> None:
         told(number, ended, jobs)
 
@@ -93,4 +95,4 @@ def _run_as_child(number: int) -> SimulatedRun:
             os._exit(1)
         _Family.ended[number] = ended
 
-    return _run(number, _Family.trials[number], told)
+    return run_trial(number, _Family.trials[number], told)

@@ -7,9 +7,10 @@ counts as unknown on its nodes. It counts neither as idle nor as used, and cuts 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.formats.accounting import AccountedRun, Holders, Software
 from flexo_simulation.idle_intervals import (
     Distribution,
@@ -45,6 +46,8 @@ class IdleGpus:
     """Nodes of which a job, or the user, tells the number of GPUs."""
     gpus: int
     """GPUs of these nodes: as the user said, else the most that were in use on each at one time."""
+    unused_nodes: int
+    """Nodes among `nodes` that no job in the dump used: the user said how many there are."""
     gpus_said: bool
     """Whether the user said how many GPUs a node has."""
     window_h: float
@@ -77,11 +80,16 @@ class IdleGpus:
 
 
 def idle_gpus(
-    holders: Holders | None, software: Software, gpus_per_node: int | None, resize_s: float
+    holders: Holders | None,
+    software: Software,
+    gpus_per_node: int | None,
+    resize_s: float,
+    cluster: NodeGroup | None = None,
 ) -> IdleGpus | NotTold:
     """The idle GPUs of the nodes that the chosen runs used.
 
-    `gpus_per_node`: as the user said, of each node; None: nobody said.
+    `gpus_per_node`: as the user said, of each node; None: nobody said. `cluster`: all nodes, if the user said
+    how many there are. Those that no run used count as idle.
     """
     if holders is None:
         return NotTold(f"{software.name}'s accounting does not tell which nodes a job had")
@@ -109,7 +117,11 @@ def idle_gpus(
             "every job ran on several nodes, and sacct does not tell how many GPUs it had on each. "
             "If all nodes have the same number, say it with --gpus-per-node"
         )
-    return _figures(nodes, _Runs.of(runs, nodes, span, gpus_per_node), span, gpus_per_node, resize_s)
+    used = _Runs.of(runs, nodes, span, gpus_per_node)
+    unused = max(0, cluster.count - len(names)) if cluster else 0
+    if cluster and unused:
+        nodes = nodes.with_unused(unused, cluster.gpus)
+    return _figures(nodes, used, span, gpus_per_node, resize_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +129,18 @@ class _Nodes:
     """What was held on each node of which the number of GPUs is known."""
 
     holds: Mapping[str, Sequence[Hold]]
+    nameless: Sequence[Hold]
+    """What runs held that name no node: it can have been on any."""
     gpus: Mapping[str, int]
     unknown: int
     """Nodes that are left out."""
+    unused: int
+    """Nodes that no run used."""
     belied: str
     """A node that had more GPUs than the user said; "": none had."""
 
     @classmethod
-    def of(cls, runs: Iterable[AccountedRun], names: Iterable[str], gpus_per_node: int | None) -> _Nodes:
+    def of(cls, runs: Sequence[AccountedRun], names: Iterable[str], gpus_per_node: int | None) -> _Nodes:
         """The holds of `runs` on the nodes in `names`."""
         holds: dict[str, list[Hold]] = {name: [] for name in sorted(names)}
         said, belied = gpus_per_node or 0, ""
@@ -138,7 +154,18 @@ class _Nodes:
         peaks = {name: peak(on_node) for name, on_node in holds.items()}
         gpus = {name: max(said, most) for name, most in peaks.items() if said or most}
         belied = next((name for name, most in peaks.items() if said and most > said), belied)
-        return cls({name: holds[name] for name in gpus}, gpus, len(holds) - len(gpus), belied)
+        nameless = [Hold(run.started_at, run.ended_at, None) for run in runs if not run.node_names]
+        return cls({name: holds[name] for name in gpus}, nameless, gpus, len(holds) - len(gpus), 0, belied)
+
+    def with_unused(self, count: int, gpus: int) -> _Nodes:
+        """With so many nodes more, of so many GPUs each, that are idle but for runs that name no node."""
+        names = [f"unused {number}" for number in range(count)]
+        return replace(
+            self,
+            holds={**self.holds, **dict.fromkeys(names, self.nameless)},
+            gpus={**self.gpus, **dict.fromkeys(names, gpus)},
+            unused=count,
+        )
 
 
 def gpus_on_each(run: AccountedRun, gpus_per_node: int | None) -> int | None:
@@ -211,6 +238,7 @@ def _figures(
     return IdleGpus(
         nodes=len(nodes.gpus),
         gpus=gpus,
+        unused_nodes=nodes.unused,
         gpus_said=gpus_per_node is not None,
         window_h=seconds / _HOUR,
         idle_share=share,

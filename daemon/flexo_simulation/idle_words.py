@@ -29,7 +29,8 @@ SHORT: Final = (
 )
 EXPLAINED: Final = (
     "median, 90%: of the lengths of intervals that are not cut off; over 1 min and more: the share of the "
-    "idle GPU time that lies in longer intervals, at least (and, if all that is cut off were longer, at most)"
+    "idle GPU time that lies in longer intervals. An interval that is cut off counts with the part that is "
+    "seen. 'At most' is the share if every such interval was really longer"
 )
 NOT_SEEN: Final = (
     "Nodes that were down, drained or reserved count as idle: sacct does not tell when that was; sacctmgr "
@@ -73,6 +74,11 @@ def _share_of_time(idle: IdleGpus) -> Iterator[str]:
     else:
         of_all = "" if idle.unknown_gpu_h else f": {idle_h} GPU hours"
         yield f"{begin} were idle for {idle.idle_share:.1%} of the time{of_all}."
+    if idle.unused_nodes:
+        had = (
+            "1 of these nodes had" if idle.unused_nodes == 1 else f"{idle.unused_nodes:,} of these nodes had"
+        )
+        yield f"{had} no job in the dump: idle all the time, as far as the dump tells."
     if idle.unknown_gpu_h:
         known = idle.known_gpu_h / (idle.known_gpu_h + idle.unknown_gpu_h)
         yield (

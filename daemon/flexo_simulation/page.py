@@ -22,6 +22,7 @@ th, td { text-align: right; padding: .2rem .9rem .2rem 0; border-bottom: 1px sol
 th:first-child, td:first-child { text-align: left; white-space: pre-wrap }
 pre { background: var(--panel); padding: .7rem; overflow-x: auto; white-space: pre-wrap }
 .picture { max-width: 100%; height: auto; display: block; margin: .3rem 0 }
+.scrolls { overflow-x: auto } .scrolls .picture { min-width: 46rem }
 .beside { display: flex; flex-wrap: wrap; gap: 1rem } .beside > * { flex: 1 1 26rem; min-width: 0 }
 .warning { border-left: 4px solid #e0803a; padding: .2rem .8rem; background: var(--panel) }
 """
@@ -66,6 +67,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def scrollable(picture: str) -> str:
+    """A wide picture. On a narrow screen it is scrolled, so that its labels can be read."""
+    return f'<div class="scrolls" tabindex="0" role="region" aria-label="a wide picture">{picture}</div>'
 
 
 def beside(parts: Iterable[str]) -> str:

@@ -83,6 +83,8 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str, part
                 linestyle=_DASHES[number // len(_COLOURS) % len(_DASHES)],
                 linewidth=1.8,
                 label=label,
+                clip_on=False,  # where nearly all values are 0, the curve lies on the edge
+                zorder=3,
             )
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator([length for length, _ in _TICKS]))
@@ -115,8 +117,13 @@ def _together(
     yield from drawn
 
 
-def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float, float]) -> str:
-    """A picture of the GPUs in use, idle, and wanted by waiting jobs, over `span`.
+def gpus_over_time(
+    records: Sequence[JobRecord],
+    gpus: float,
+    span: tuple[float, float],
+    since: str = "the first submission",
+) -> str:
+    """A picture of the GPUs in use, idle, and wanted by waiting jobs, over `span`, which begins with `since`.
 
     Both seats of a shared GPU count, so that more can be in use than there are.
     """
@@ -133,9 +140,7 @@ def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float,
         axes.fill_between(times, taken, gpus, step="post", color=_IDLE, alpha=0.35, linewidth=0, label="idle")
         axes.step(times, wanted, where="post", color=_WANTED, linewidth=1.4, label="wanted by waiting jobs")
         top = max(gpus * 1.15, float(used.max()) * 1.05, min(float(wanted.max()) * 1.05, 3.0 * gpus))
-        axes.set(
-            xlim=(0, times[-1]), ylim=(0, top), xlabel=f"{unit} since the first submission", ylabel="GPUs"
-        )
+        axes.set(xlim=(0, times[-1]), ylim=(0, top), xlabel=f"{unit} since {since}", ylabel="GPUs")
         axes.axhline(gpus, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
         if wanted.max() > top:
             axes.annotate(

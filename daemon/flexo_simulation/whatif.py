@@ -81,6 +81,9 @@ class Case:
     oracle: bool
     jobs: int
     elastic_jobs: int
+    """Among `jobs`."""
+    elastic_in_all: int
+    """Among all jobs of the dump, also those that are not counted."""
     mean_jct_h: float
     median_jct_h: float
     waited_h: float
@@ -94,6 +97,10 @@ class Case:
     resizes: int
     preemptions: int
     unfinished: int
+    not_counted: int
+    """Jobs that came before the window. They are simulated, and no other figure has them."""
+    not_counted_waited_h: float
+    """Hours waited by these jobs together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,14 @@ class Row:
         share has no job that a larger one has not."""
         alike = replace(case, elastic_share=self.case.elastic_share)
         return _without_nan(asdict(alike)) == _without_nan(asdict(self.case))
+
+
+@dataclass(frozen=True, slots=True)
+class NotSimulated:
+    """A case that was asked for, and was left out for lack of time."""
+
+    policy: str
+    elastic_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,9 @@ class Findings:
     cases: tuple[Case, ...]
     idle: IdleGpus | NotTold
     """The idle intervals of GPUs as they really were."""
+    not_simulated: tuple[NotSimulated, ...] = ()
+    at_work: bool = False
+    """Whether simulations were still running when these findings were gathered."""
 
     def rows(self) -> tuple[Row, ...]:
         """The cases, with neighbours of equal figures as one row: a small dump has few jobs to draw."""
@@ -164,6 +182,7 @@ class Findings:
             "calibration": calibration,
             "baseline": _without_nan(asdict(self.baseline)),
             "cases": [_without_nan(asdict(case)) for case in self.cases],
+            "not_simulated": [asdict(each) for each in self.not_simulated],
             "idle": self.idle.to_json(),
         }
 
@@ -259,6 +278,16 @@ class Window:
         return self.begin - self.zero, self.end - self.zero
 
     @property
+    def since(self) -> str:
+        """The event at which the window begins."""
+        return "the first end of a job" if self.begin > self.zero else "the first submission"
+
+    @property
+    def until(self) -> str:
+        """The event at which the window ends."""
+        return "the last submission" if self.begin > self.zero else "the last end of a job"
+
+    @property
     def hours(self) -> float:
         """The length of the window in hours."""
         return (self.end - self.begin) / _HOUR
@@ -267,6 +296,11 @@ class Window:
         """The records that are counted."""
         begin, _ = self.simulated
         return [record for record in records if record.job.submitted_at >= begin]
+
+    def before(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        """The records that are not counted."""
+        begin, _ = self.simulated
+        return [record for record in records if record.job.submitted_at < begin]
 
 
 def calibrate(runs: Sequence[AccountedRun], window: Window, baseline: SimulatedRun) -> Calibration | None:
@@ -303,14 +337,16 @@ def _overlap(run: AccountedRun, window: Window) -> float:
 def case_of(outcome: SimulatedRun, policy: str, elastic_share: float, window: Window) -> Case:
     """The figures of one simulation for the jobs that are counted."""
     use, counted = _use(outcome, window), window.among(outcome.records)
-    waits_h = [_waited_s(record, outcome.result.makespan_s) / _HOUR for record in counted]
+    before = window.before(outcome.records)
+    waits_h = [seconds / _HOUR for seconds in waits_of(outcome, counted)]
     completion_h = [record.jct_s / _HOUR for record in counted if record.jct_s is not None]
     return Case(
         policy=policy,
         elastic_share=elastic_share,
         oracle=outcome.result.oracle,
         jobs=len(counted),
-        elastic_jobs=sum(1 for record in counted if record.job.workers.min < record.job.workers.max),
+        elastic_jobs=_elastic(counted),
+        elastic_in_all=_elastic(outcome.records),
         mean_jct_h=float(np.mean(completion_h)) if completion_h else math.nan,
         median_jct_h=float(np.median(completion_h)) if completion_h else math.nan,
         waited_h=sum(waits_h),
@@ -321,7 +357,18 @@ def case_of(outcome: SimulatedRun, policy: str, elastic_share: float, window: Wi
         resizes=outcome.result.resizes,
         preemptions=outcome.result.preemptions,
         unfinished=sum(1 for record in counted if record.end is not End.FINISHED),
+        not_counted=len(before),
+        not_counted_waited_h=sum(waits_of(outcome, before)) / _HOUR,
     )
+
+
+def _elastic(records: Sequence[JobRecord]) -> int:
+    return sum(1 for record in records if record.job.workers.min < record.job.workers.max)
+
+
+def waits_of(outcome: SimulatedRun, records: Sequence[JobRecord]) -> list[float]:
+    """The seconds that each of these jobs waited, also after a preemption."""
+    return [_waited_s(record, outcome.result.makespan_s) for record in records]
 
 
 def _waited_s(record: JobRecord, until: float) -> float:

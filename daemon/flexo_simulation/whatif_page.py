@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from flexo_simulation.formats.accounting import AccountedRun
 from flexo_simulation.idle_gpus import IdleGpus, NotTold
 from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
-from flexo_simulation.whatif import Findings, Window
+from flexo_simulation.whatif import Findings, Window, waits_of
 
 
 def write_page(
@@ -23,18 +24,36 @@ def write_page(
 ) -> None:
     """Write the page. `outcomes`: the baseline's, then those of the findings' cases. Raises OSError."""
     parts = _parts(findings, runs, outcomes, about)
-    path.write_text(page.page("What if jobs had been elastic?", parts), encoding="utf-8")
+    write_whole(page.page("What if jobs had been elastic?", parts), path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write the file, or leave the old one as it is: a command that is killed leaves no half of a page.
+    Raises OSError."""
+    if path.exists() and not path.is_file():  # /dev/stdout, say, cannot be replaced
+        path.write_text(text, encoding="utf-8")
+        return
+    aside = path.resolve()
+    aside = aside.with_name(f".{aside.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path.resolve())
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _parts(
     findings: Findings, runs: Sequence[AccountedRun], outcomes: Sequence[SimulatedRun], about: About
 ) -> Iterator[str]:
+    window = Window.of(runs)
     yield page.paragraph(
         "An elastic job starts with some of the GPUs that it could use, takes idle ones while nobody else "
         "needs them, and gives them back when somebody does. This page says what that would have done for "
         "the jobs in a dump of your own accounting."
     )
     yield page.heading("In short")
+    if missing := whatif_words.not_simulated(findings):
+        yield page.paragraph(missing, "warning")
     yield page.listing(whatif_words.in_short(findings))
     yield page.listing(whatif_words.policies(findings))
     yield page.heading("How far this can be believed")
@@ -46,7 +65,7 @@ def _parts(
     yield page.paragraph(
         f"In brackets: the change against what {findings.software.name} does, simulated likewise. Waiting "
         "counts all time in which a job had no GPU, also after a preemption. GPUs in use and idle are "
-        "counted from the first end of a job in the dump to the last submission. The same work is done in "
+        f"counted from {window.since} in the dump to {window.until}. The same work is done in "
         "every line, so that GPUs in use differ only as far as it is done earlier.",
         "quiet",
     )
@@ -56,7 +75,6 @@ def _parts(
     yield page.heading(idle_words.HEADING)
     yield from _idle(findings.idle)
     yield page.heading("What was simulated")
-    window = Window.of(runs)
     yield page.listing((whatif_words.days(window.begin, window.end), *about.facts))
     if about.omissions:
         yield page.listing(about.omissions)
@@ -78,14 +96,15 @@ def _pictures(
             if row.case.policy == policy
         ]
         for label, outcome in shown:
-            records = window.among(outcome.records)
-            curves.append((label, [record.queue_s for record in records if record.queue_s is not None]))
+            curves.append((label, waits_of(outcome, window.among(outcome.records))))
         yield page.heading(f"How long jobs wait under {policy}", 3)
-        yield pictures.distributions(curves, "waiting time until the first GPUs")
+        yield pictures.distributions(curves, "waiting time, also after a preemption")
     yield page.heading("GPUs over time")
     for label, outcome in _extremes(findings, outcomes):
         yield page.heading(label, 3)
-        yield pictures.gpus_over_time(outcome.records, float(outcome.gpus), window.simulated)
+        yield page.scrollable(
+            pictures.gpus_over_time(outcome.records, float(outcome.gpus), window.simulated, window.since)
+        )
 
 
 def _idle(idle: IdleGpus | NotTold) -> Iterator[str]:
@@ -103,6 +122,8 @@ def _idle(idle: IdleGpus | NotTold) -> Iterator[str]:
 def _extremes(findings: Findings, outcomes: Sequence[SimulatedRun]) -> Iterator[tuple[str, SimulatedRun]]:
     """The outcome of the cluster's own behaviour, and that of the first policy with the most elastic jobs."""
     yield findings.software.baseline_words, outcomes[0]
+    if not findings.cases:
+        return
     first = findings.cases[0].policy
     candidates = [
         (case.elastic_share, number) for number, case in enumerate(findings.cases, 1) if case.policy == first

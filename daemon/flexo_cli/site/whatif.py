@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 from flexo_cli.site import simulate as options
-from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+from flexo_cli.site.simulation.asked import (
+    AskedCases,
+    AskedCluster,
+    AskedElasticity,
+    AskedJobs,
+    AskedRules,
+    Outputs,
+)
 
 DEFAULT_REPORT = Path("whatif.html")
 
@@ -66,7 +73,27 @@ def whatif(
     as_json: options.JsonOption = None,
     report: Annotated[Path, typer.Option("--report", metavar="FILE.html", help="The page.")] = DEFAULT_REPORT,
     quiet: options.QuietOption = False,
-    processes: options.ProcessesOption = 1,
+    within: Annotated[
+        str,
+        typer.Option(
+            "--within",
+            metavar="MINUTES|all",
+            help="Simulate the most important cases first, and leave out those that would end later.",
+        ),
+    ] = "4",
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Number of simulations at a time.",
+            show_default="1, or up to 4 cores for 2,000 jobs and more",
+            rich_help_panel="Output",
+        ),
+    ] = None,
 ) -> None:
     """Simulate the jobs of a cluster's accounting with elasticity: a page, and a summary."""
     if (sacct is None) == (yarn is None):
@@ -90,7 +117,8 @@ def whatif(
         resize_cost_s=resize_cost,
         estimates=estimates,
     )
-    outputs = Outputs(None, as_json, report, quiet, processes, context.obj)
+    outputs = Outputs(None, as_json, report, quiet, processes or 0, context.obj)
     from flexo_cli.site.simulation.whatif_run import run
 
-    run(jobs, elasticity, tuple(elastic_share or ()), AskedCluster(nodes, gpus_per_node), rules, outputs)
+    asked = AskedCases(tuple(elastic_share or ()), within)
+    run(jobs, elasticity, asked, AskedCluster(nodes, gpus_per_node), rules, outputs)

@@ -14,8 +14,8 @@ from traces import needs_traces
 
 from flexo_cli.site.simulation import setup, whatif_run
 from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
-from flexo_simulation.comparison import run_trials
 from flexo_simulation.engine import SimulationStuck
+from flexo_simulation.timed_trials import run_in_time
 
 OWN = """job_id,submit_time_s,gpus,duration_s
 a,0,4,1000
@@ -351,9 +351,12 @@ def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
     assert "What if jobs had been elastic?" in Path("whatif.html").read_text()
     found = json.loads(Path("w.json").read_text())
     assert [(case["policy"], case["elastic_share"]) for case in found["cases"]] == [
+        ("lyra", 0.0),
         ("lyra", 1.0),
+        ("elastic-tiresias", 0.0),
         ("elastic-tiresias", 1.0),
     ]
+    assert found["not_simulated"] == []
     inferred = found["cluster"].pop("inferred")
     assert found["cluster"] == {"nodes": 2, "gpus": 8}
     assert says(inferred, "4 GPUs a node", "2 nodes", "8 GPUs")
@@ -373,18 +376,71 @@ def test_a_reader_of_whatif_s_words_who_leaves_early_does_not_cost_the_page(tmp_
 def test_whatif_simulates_no_draw_of_jobs_twice(flexo, monkeypatch):
     ran = []
 
-    def counted(trials, processes, told):
+    def counted(trials, *arguments):
         ran.extend(trials)
-        return run_trials(trials, processes, told)
+        return run_in_time(trials, *arguments)
 
-    monkeypatch.setattr(whatif_run, "run_trials", counted)
+    monkeypatch.setattr(whatif_run, "run_in_time", counted)
     code, _, _ = flexo(
         *("whatif", "--sacct", str(DUMP), "--policy", "lyra", "--json", "w.json"),
-        *("--elastic-share", "0", "--elastic-share", "0.1%", "--elastic-share", "100%"),
+        *("--elastic-share", "100%", "--elastic-share", "0", "--elastic-share", "0.1%"),
     )
     assert code == 0
     assert len(ran) == 3
-    assert len(json.loads(Path("w.json").read_text())["cases"]) == 3
+    cases = json.loads(Path("w.json").read_text())["cases"]
+    assert [case["elastic_share"] for case in cases] == [0.0, 0.001, 1.0]
+
+
+def test_whatif_simulates_the_most_important_cases_whatever_the_time_and_names_the_others(flexo):
+    code, out, _ = flexo("whatif", "--sacct", str(SAMPLE), "--within", "0.0001", "--json", "w.json")
+    assert code == 0
+    assert says(out, "Not simulated", "elastic-tiresias with 0%", "--within all", "order alone")
+    assert says(Path("whatif.html").read_text(), "Not simulated", "lyra with 5%, 50%, 100%", "--within all")
+    found = json.loads(Path("w.json").read_text())
+    assert [(case["policy"], case["elastic_share"]) for case in found["cases"]] == [
+        ("lyra", 0.0),
+        ("lyra", 0.2),
+    ]
+    assert len(found["not_simulated"]) == 8
+
+
+@pytest.mark.parametrize("within", ["soon", "-1", "nan"])
+def test_whatif_refuses_a_time_limit_that_is_none(flexo, within):
+    code, _, err = flexo("whatif", "--sacct", str(SAMPLE), f"--within={within}")
+    assert code == 2
+    assert says(err, within, "minutes, or all")
+
+
+def test_whatif_writes_the_page_while_it_simulates(flexo, monkeypatch):
+    pages = []
+
+    def stopped(trials, *arguments):
+        *others, done = arguments
+
+        def then(number, outcome):
+            done(number, outcome)
+            pages.append(Path("whatif.html").read_text())
+
+        run_in_time(trials, *others, then)
+
+    monkeypatch.setattr(whatif_run, "_EARLY_S", 0.0)
+    monkeypatch.setattr(whatif_run, "_WRITING_PART", 0.0)
+    monkeypatch.setattr(whatif_run, "run_in_time", stopped)
+    code, _, _ = flexo("whatif", "--sacct", str(DUMP), "--elastic-share", "100%", "--policy", "lyra")
+    assert code == 0
+    assert says(pages[0], "still simulating", "lyra with 0%, 100%")
+    assert says(pages[1], "still simulating", "lyra with 100%")
+    assert "still simulating" not in Path("whatif.html").read_text()
+
+
+def test_whatif_counts_nodes_that_no_job_used_as_idle(flexo):
+    sample = ("whatif", "--sacct", str(SAMPLE), "--elastic-share", "0", "--policy", "lyra")
+    code, out, _ = flexo(*sample, "--gpus-per-node", "8", "--nodes", "6", "--json", "w.json")
+    assert code == 0
+    assert says(out, "48 GPUs of 6 nodes", "2 of these nodes had no job")
+    found = json.loads(Path("w.json").read_text())
+    assert (found["idle"]["gpus"], found["idle"]["unused_nodes"]) == (48, 2)
+    assert found["idle"]["idle_share"] == pytest.approx(1 - found["calibration"]["real_utilization"])
 
 
 def test_whatif_says_why_idle_gpus_cannot_be_told(flexo):

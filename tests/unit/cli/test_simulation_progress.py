@@ -32,6 +32,15 @@ def test_a_line_comes_every_15_seconds_with_the_time_that_is_left() -> None:
     assert says(said[1], "2 of 4", "40 s left")
 
 
+def test_the_time_that_is_left_is_never_more_than_the_time_limit_leaves() -> None:
+    said: list[str] = []
+    clock = _Clock()
+    lines = ProgressLines(10, said.append, clock, until=100.0)
+    clock.now = 40.0
+    lines.told(0, 100, 100)
+    assert says(said[0], "1 of 10", "60 s left", "not suffice")
+
+
 def test_before_any_job_has_ended_nothing_is_said_about_the_time_left() -> None:
     said: list[str] = []
     clock = _Clock()

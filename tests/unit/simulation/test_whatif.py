@@ -24,8 +24,18 @@ from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.generate import Recipe, generate
 from flexo_simulation.idle_gpus import idle_gpus
 from flexo_simulation.scenario import Scenario
-from flexo_simulation.whatif import ENOUGH_JOBS, Findings, Window, calibrate, case_of, peak_gpus, size_of
-from flexo_simulation.whatif_page import write_page
+from flexo_simulation.whatif import (
+    ENOUGH_JOBS,
+    Findings,
+    NotSimulated,
+    Window,
+    calibrate,
+    case_of,
+    peak_gpus,
+    size_of,
+    waits_of,
+)
+from flexo_simulation.whatif_page import write_page, write_whole
 
 SCENARIO = Scenario((NodeGroup(4, 4),), estimates=Estimates(Mode.LIMIT))
 
@@ -112,7 +122,7 @@ def test_a_simulation_that_is_far_from_what_happened_says_so(month):
 
 
 def test_where_nobody_waited_elastic_jobs_could_only_be_done_sooner_not_begin_sooner(tmp_path):
-    found = read(tmp_path, dump([line(str(n), submit=n * 2000, wait=0) for n in range(5)]))
+    found = read(tmp_path, dump([line(str(n), submit=n * 2000, wait=0) for n in range(ENOUGH_JOBS + 1)]))
     outcome = simulate(workload_of(found), make("backfill"), SCENARIO)
     words = " ".join(whatif_words.trust(calibrate(found.runs, Window.of(found.runs), outcome), SLURM))
     assert says(words, "Nobody", "started", "no", "sooner")
@@ -150,7 +160,16 @@ def test_idle_gpus_and_waits_are_counted_in_the_window(findings, month):
 def test_figures_are_json_with_null_for_nothing(findings):
     found = findings[0].to_json()
     assert found["software"] == "Slurm"
-    assert set(found) == {"software", "cluster", "window_h", "calibration", "baseline", "cases", "idle"}
+    assert set(found) == {
+        "software",
+        "cluster",
+        "window_h",
+        "calibration",
+        "baseline",
+        "cases",
+        "not_simulated",
+        "idle",
+    }
     assert set(found["idle"]["readings"]) == {"freed last, used first", "freed first, used first"}
     assert json.loads(json.dumps(found, allow_nan=False))["idle"]["gpus"] == 16
     assert found["cluster"]["gpus"] == 16
@@ -160,25 +179,37 @@ def test_the_table_begins_with_what_slurm_does_and_has_changes_against_it(findin
     first, second = whatif_words.rows(findings[0])
     assert first[:2] == ("as Slurm does (backfill)", "none")
     assert second[0] == "elastic-tiresias"
-    assert second[3].endswith("%)")
-    too_small = replace(findings[0].cases[0], elastic_share=0.05, elastic_jobs=0)
+    assert second[2].endswith("%)")
+    too_small = replace(findings[0].cases[0], elastic_share=0.05, elastic_jobs=0, elastic_in_all=0)
     _, third = whatif_words.rows(replace(findings[0], cases=(too_small,)))
     assert third[1] == "5% (no job)"
 
 
 @pytest.mark.parametrize(("shares", "named"), [((0.2,), "at 20%"), ((0.05, 0.2), "at 5 to 20%")])
 def test_a_share_that_draws_no_job_is_said_to_show_the_policy_alone(findings, shares, named):
-    case = replace(findings[0].cases[0], elastic_jobs=0)
+    case = replace(findings[0].cases[0], elastic_jobs=0, elastic_in_all=0)
     cases = tuple(replace(case, elastic_share=share) for share in shares)
-    _, told, compared = whatif_words.in_short(replace(findings[0], cases=cases))
+    order, _, told, *_ = whatif_words.in_short(replace(findings[0], cases=cases))
+    assert says(order, "no elastic job", "order of jobs alone")
     assert says(told, "No job is elastic", named, "alone")
-    assert says(compared, "with none elastic")
+
+
+def test_a_share_whose_jobs_are_all_not_counted_does_not_count_as_none(findings):
+    alone = replace(findings[0].cases[0], elastic_share=0.0, elastic_jobs=0, elastic_in_all=0)
+    case = replace(alone, elastic_share=0.2, elastic_in_all=3, waited_h=alone.waited_h + 9)
+    found = replace(findings[0], cases=(alone, case))
+    text = " ".join(whatif_words.in_short(found))
+    assert "No job is elastic" not in text
+    assert says(text, "20% (3 jobs, 0 counted)", "9 h more")
+    assert text.count("no elastic job,") == 1
 
 
 def test_shares_that_draw_the_same_jobs_are_one_line(findings):
     case = findings[0].cases[0]
     drawn = ((0.0, 0), (0.05, 1), (0.2, 1), (0.5, 9), (1.0, 9))
-    cases = tuple(replace(case, elastic_share=share, elastic_jobs=jobs) for share, jobs in drawn)
+    cases = tuple(
+        replace(case, elastic_share=share, elastic_jobs=jobs, elastic_in_all=jobs) for share, jobs in drawn
+    )
     found = replace(findings[0], cases=cases)
     assert [row[1] for row in whatif_words.rows(found)] == [
         "none",
@@ -187,7 +218,7 @@ def test_shares_that_draw_the_same_jobs_are_one_line(findings):
         "50 to 100% (the same 9 jobs)",
     ]
     assert [row.number for row in found.rows()] == [0, 1, 3]
-    assert len(list(whatif_words.in_short(found))) == 1 + 3
+    assert sum("elastic" in each for each in whatif_words.in_short(found)) == 3 + 1
     assert len(found.to_json()["cases"]) == 5
 
 
@@ -210,13 +241,76 @@ def test_a_small_dump_is_called_too_small_before_any_figure(findings):
 
 def test_what_the_order_of_jobs_does_alone_is_told_apart_from_elasticity(findings):
     case = findings[0].cases[0]
-    alone = replace(case, elastic_share=0.0, elastic_jobs=0, waited_h=30.0)
-    elastic = replace(case, elastic_share=0.5, elastic_jobs=9, waited_h=20.0)
-    _, order, both = whatif_words.in_short(replace(findings[0], cases=(alone, elastic)))
-    assert says(order, "none elastic", "order of jobs alone")
-    assert says(both, "9 jobs", "order alone", "10 h less (-33%)")
-    _, unknown = whatif_words.in_short(replace(findings[0], cases=(elastic,)))
+    alone = replace(case, elastic_share=0.0, elastic_jobs=0, elastic_in_all=0, waited_h=30.0)
+    elastic = replace(case, elastic_share=0.2, elastic_jobs=9, elastic_in_all=9, waited_h=20.0)
+    more = replace(elastic, elastic_share=1.0, elastic_jobs=20, elastic_in_all=20, waited_h=10.0)
+    order, both, _, rest, *_ = whatif_words.in_short(replace(findings[0], cases=(alone, elastic, more)))
+    assert says(order, "no elastic job", "order of jobs alone")
+    assert says(both, "9 jobs", "20 h", "10 h less", "order alone", "(-33%)")
+    assert says(rest, "20 jobs", "10 h", "20 h less", "order alone")
+    unknown, *_ = whatif_words.in_short(replace(findings[0], cases=(elastic,)))
     assert not says(unknown, "order")
+
+
+def test_jobs_that_are_not_counted_are_told_with_their_waits(findings):
+    base = replace(findings[0].baseline, jobs=2, not_counted=7, not_counted_waited_h=5.0)
+    case = replace(findings[0].cases[0], elastic_share=0.2, not_counted=7, not_counted_waited_h=8.0)
+    *_, why, waits = whatif_words.in_short(replace(findings[0], baseline=base, cases=(case,)))
+    assert says(why, "7 of 9 jobs", "first end")
+    assert says(waits, "5 h", "8 h", "20% elastic")
+
+
+def test_a_dump_that_is_too_small_gets_no_verdict(findings):
+    small = replace(findings[0].calibration, jobs=ENOUGH_JOBS - 1)
+    *_, last = whatif_words.trust(small, SLURM)
+    assert says(last, "too small")
+    assert "near enough" not in last
+
+
+@pytest.mark.parametrize(
+    ("simulated_h", "told"),
+    [(2.0, "as long as"), (2.2, "12 min (10%) longer"), (1.8, "12 min (10%) shorter")],
+)
+def test_the_verdict_tells_the_difference_of_the_mean_waits_from_the_real_one(findings, simulated_h, told):
+    known = findings[0].calibration
+    near = replace(
+        known, real=replace(known.real, mean_h=2.0), simulated=replace(known.real, mean_h=simulated_h)
+    )
+    *_, last = whatif_words.trust(near, SLURM)
+    assert says(last, told)
+
+
+def test_cases_that_were_left_out_are_named_with_the_option_that_simulates_them(findings, month, tmp_path):
+    missing = (NotSimulated("lyra", 0.5), NotSimulated("lyra", 0.05), NotSimulated("greedy", 0.0))
+    found = replace(findings[0], not_simulated=missing)
+    assert says(whatif_words.not_simulated(found), "lyra with 50%, 5%", "greedy with 0%", "--within all")
+    assert says(whatif_words.not_simulated(replace(found, at_work=True)), "still", "lyra with 50%, 5%")
+    assert found.to_json()["not_simulated"][0] == {"policy": "lyra", "elastic_share": 0.5}
+    write_page(found, month.runs, findings[1], About((), (), "flexo"), tmp_path / "p.html")
+    assert says((tmp_path / "p.html").read_text(), "Not simulated", "lyra with 50%, 5%", "--within all")
+    assert whatif_words.not_simulated(findings[0]) == ""
+
+
+def test_a_page_is_written_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "p.html"
+    write_whole("old", path)
+    with pytest.raises(UnicodeEncodeError):
+        write_whole("new \ud800", path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_picture_of_waits_has_those_after_a_preemption(findings, month):
+    outcome = findings[1][1]
+    window = Window.of(month.runs)
+    waits_h = sum(waits_of(outcome, window.among(outcome.records))) / 3600
+    assert waits_h == pytest.approx(findings[0].cases[0].waited_h)
+
+
+def test_the_picture_of_gpus_says_when_its_time_begins(month, tmp_path):
+    assert Window.of(month.runs).since == "the first end of a job"
+    one = Window.of(read(tmp_path, dump([line(wait=60, elapsed=600)])).runs)
+    assert (one.since, one.until) == ("the first submission", "the last end of a job")
 
 
 def test_equal_waits_are_called_equal():

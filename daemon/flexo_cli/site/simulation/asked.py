@@ -63,6 +63,16 @@ class AskedCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedCases:
+    """Options of the cases that `flexo whatif` simulates under each policy."""
+
+    shares: tuple[str, ...] = ()
+    """Shares of elastic jobs."""
+    within: str = "all"
+    """Minutes that the simulations may take."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskedInference:
     """Options of the inference cluster beside the training cluster."""
 
@@ -105,6 +115,7 @@ class Outputs:
     report: Path | None
     quiet: bool
     processes: int
+    """Number of simulations at a time; 0: nobody said."""
     command: str
     """The command line as it was typed."""
 

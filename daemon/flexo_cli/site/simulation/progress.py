@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +35,14 @@ class ProgressLines:
         trials: int,
         say: Callable[[str], None] = complain,
         clock: Callable[[], float] = time.monotonic,
+        until: float = math.inf,
     ) -> None:
+        """`until`: the time, by the clock, at which simulations that are not done are left out."""
         self._parts = [0.0] * trials
         """Per trial: the part of its jobs whose story has ended."""
         self._say = say
         self._clock = clock
+        self._until = until
         self._begun_at = self._said_at = clock()
 
     def told(self, trial: int, ended: int, jobs: int) -> None:
@@ -50,19 +54,29 @@ class ProgressLines:
         self._said_at = now
         done, trials = sum(part >= 1 for part in self._parts), len(self._parts)
         part = sum(self._parts) / trials
-        left = f", about {duration((now - self._begun_at) * (1 - part) / part)} left" if part else ""
-        self._say(f"{done} of {counted(trials, 'simulation')} done{left}")
+        self._say(f"{done} of {counted(trials, 'simulation')} done{self._left(now, part)}")
+
+    def _left(self, now: float, part: float) -> str:
+        if not part:
+            return ""
+        left_s = (now - self._begun_at) * (1 - part) / part
+        if now < self._until < now + left_s:
+            return f", {duration(self._until - now)} left, which may not suffice for all"
+        return f", about {duration(left_s)} left"
 
 
 @contextmanager
-def progress(labels: Sequence[str], quiet: bool) -> Iterator[Told]:
-    """The progress of `run_trials`, on the error output. Bars disappear when all trials are done."""
+def progress(labels: Sequence[str], quiet: bool, until: float = math.inf) -> Iterator[Told]:
+    """The progress of `run_trials`, on the error output. Bars disappear when all trials are done.
+
+    `until`: the time, by the monotonic clock, at which simulations that are not done are left out.
+    """
     console = Console(file=sys.stderr, highlight=False)
     if quiet:
         yield lambda trial, ended, jobs: None
         return
     if not console.is_terminal:
-        yield ProgressLines(len(labels)).told
+        yield ProgressLines(len(labels), until=until).told
         return
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -23,6 +24,15 @@ def share(text: str, option: str) -> float:
     if not 0 <= value <= 1:
         raise typer.BadParameter(f"'{text}' is no share: it takes 0 to 1, or 0% to 100%", param_hint=option)
     return value
+
+
+def minutes(text: str, option: str) -> float:
+    """Parse a number of minutes, ``"4"`` or ``"0.5"``, into seconds. ``"all"`` and 0 set no limit."""
+    if text.strip() == "all":
+        return math.inf
+    if not re.fullmatch(r"\d{1,5}(?:\.\d+)?", text.strip(), re.ASCII):
+        raise typer.BadParameter(f"'{text}' is no time: it takes minutes, or all", param_hint=option)
+    return 60 * float(text) or math.inf
 
 
 def choice(kind: type[_Choice], text: str, option: str) -> _Choice:
