@@ -75,10 +75,7 @@ def _share_of_time(idle: IdleGpus) -> Iterator[str]:
         of_all = "" if idle.unknown_gpu_h else f": {idle_h} GPU hours"
         yield f"{begin} were idle for {idle.idle_share:.1%} of the time{of_all}."
     if idle.unused_nodes:
-        had = (
-            "1 of these nodes had" if idle.unused_nodes == 1 else f"{idle.unused_nodes:,} of these nodes had"
-        )
-        yield f"{had} no job in the dump: idle all the time, as far as the dump tells."
+        yield f"No job in the dump used {idle.unused_nodes:,} of these nodes: they count as idle all along."
     if idle.unknown_gpu_h:
         known = idle.known_gpu_h / (idle.known_gpu_h + idle.unknown_gpu_h)
         yield (

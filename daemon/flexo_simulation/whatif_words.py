@@ -123,7 +123,7 @@ def in_short(findings: Findings) -> Iterator[str]:
                 yield _of_share(row, base, alone)
         elif row.last_share:
             yield f"No job is elastic at {elastic(row).partition(' (')[0]}: the policy's order acts alone."
-    yield from _of_not_counted(base, lead.case if lead is not None else alone)
+    yield from _of_not_counted(base, lead.case if lead is not None else alone, findings.software.name)
 
 
 def _too_small(calibration: Calibration | None) -> bool:
@@ -169,7 +169,7 @@ def _of_dump(findings: Findings) -> str:
     )
 
 
-def _of_not_counted(base: Case, case: Case | None) -> Iterator[str]:
+def _of_not_counted(base: Case, case: Case | None, software: str) -> Iterator[str]:
     """Why some jobs are not counted, and what happens to their waits: gains could be at their expense."""
     if not base.not_counted:
         return
@@ -182,17 +182,14 @@ def _of_not_counted(base: Case, case: Case | None) -> Iterator[str]:
     if case is None:
         return
     if abs(case.not_counted_waited_h - base.not_counted_waited_h) < _LEAST_H:
-        they = (
-            "The jobs that are not counted wait"
-            if base.not_counted > 1
-            else "The job that is not counted waits"
-        )
-        yield f"{they} {hours(base.not_counted_waited_h)} h, with elastic jobs as without."
+        waits = f"They wait {hours(base.not_counted_waited_h)} h in both"
     else:
-        yield (
-            f"Those that are not counted wait {hours(base.not_counted_waited_h)} h as simulated without "
-            f"elastic jobs, and {hours(case.not_counted_waited_h)} h with {_named(case)}."
-        )
+        now, then = hours(case.not_counted_waited_h), hours(base.not_counted_waited_h)
+        waits = f"They wait {now} h in the former, and {then} h in the latter"
+    yield (
+        f"The jobs that are not counted were compared, too, with {_named(case)} and as {software} schedules. "
+        f"{waits}."
+    )
 
 
 def _named(case: Case) -> str:

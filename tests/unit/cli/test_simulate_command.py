@@ -437,7 +437,7 @@ def test_whatif_counts_nodes_that_no_job_used_as_idle(flexo):
     sample = ("whatif", "--sacct", str(SAMPLE), "--elastic-share", "0", "--policy", "lyra")
     code, out, _ = flexo(*sample, "--gpus-per-node", "8", "--nodes", "6", "--json", "w.json")
     assert code == 0
-    assert says(out, "48 GPUs of 6 nodes", "2 of these nodes had no job")
+    assert says(out, "48 GPUs of 6 nodes", "No job", "2 of these nodes")
     found = json.loads(Path("w.json").read_text())
     assert (found["idle"]["gpus"], found["idle"]["unused_nodes"]) == (48, 2)
     assert found["idle"]["idle_share"] == pytest.approx(1 - found["calibration"]["real_utilization"])
