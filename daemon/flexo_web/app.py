@@ -65,7 +65,7 @@ _BARE: Final = "Not Found"
 """What starlette says of an address that no route has."""
 _NO_PAGE: Final = "flexo has no page at this address."
 _ELSE: Final = {
-    "a job": ", and no job that you may see here has this name",
+    "a job": ", and no elastic job that you may see has this name; of other jobs, the number leads to them",
     "an event": ": digits alone are allowed",
 }
 _QUOTED: Final = 40

@@ -98,6 +98,7 @@ def _idle(picture: Picture) -> Iterable[_Idle]:
     hungry = [job for job in picture.jobs.jobs if _could_use_more(job)]
     named = _sentences(hungry, {node.name for node in nodes})
     all_names = {node.name for node in picture.nodes.nodes}
+    full = "; those that run have all that they may have" if picture.jobs.jobs else ""
     others = len(set(picture.nodes.order).difference(job.job_id for job in picture.jobs.waiting))
     for node in nodes:
         gpus = node.gpus - node.gpus_allocated
@@ -109,6 +110,7 @@ def _idle(picture: Picture) -> Iterable[_Idle]:
         elif not hungry:
             text, job_id = _who_waits(picture.jobs.waiting, node, others)
             reason = Reason.WAITING if text else Reason.NOBODY
+            text = f"{text}{full}" if text else ""
             yield _Idle(node.name, gpus, node.gpu_type, reason, text, job_id, 0)
         else:
             its = named.get(node.name)

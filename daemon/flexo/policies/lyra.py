@@ -23,7 +23,6 @@ from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
 from flexo.policies.starting import Start, Starting, StarvationLimit, in_order
 from flexo.policies.taking import Taking
-from flexo.words import workers as workers_of
 from flexo_protos.resources import Amount, total
 
 _SHORTEST_S: Final = 60.0
@@ -258,10 +257,10 @@ def _why(demand: Demand) -> str:
     if demand.starts:
         return f"starts with {then} {of}: of those whose bases may start it is the shortest"
     if then < now:
-        gives = f"gives {workers_of(now - then)} back, {then} {of} stay"
+        due = f"its due is {then} {of} now"  # whole satellites leave: not always as many as are too many
         if demand.gave_to is not None:
-            return f"{gives}: the base of job {demand.gave_to} starts"
-        return f"{gives}: others save more time with them"
+            return f"{due}: the base of job {demand.gave_to} starts"
+        return f"{due}: other jobs save more time with the rest"
     if then > now:
         return f"grows from {now} to {then} {of}: of all jobs these save the most time here"
     if demand.gave_to is None:

@@ -331,8 +331,8 @@ def test_a_users_weight_counts_for_flexible_demand_only():
     assert workers(planned(Lyra(), before), before) == {1: 1, 2: 4}
 
 
-def test_its_reason_says_how_many_workers_a_job_gives_back():
-    for given, words in ((1, "1 worker "), (2, "2 workers ")):
+def test_its_reason_says_what_a_smaller_job_is_due_and_not_what_leaves_which_is_whole_satellites():
+    for given, words in ((1, "its due is 3 "), (2, "its due is 2 ")):
         jobs = [job(1, "1-9", {"n": 4}, remaining_work=10.0), job(2, given, remaining_work=9.0)]
         plan = planned(Lyra(), snapshot([node("n", 4)], jobs))
         assert words in next(each.why for each in plan.allocations if each.job == JobKey(1))
