@@ -117,7 +117,12 @@ def job_page(
             privacy.text(reply.headline), job_id, restart, _event_of_size(job, waits, found)
         ),
         why=tuple(
-            found.because(privacy.text(sentence), job_id, restart, _event_of(sentence, job, waits))
+            found.because(
+                privacy.text(sentence),
+                job_id,
+                restart,
+                _event_of(sentence, job, waits) or _event_of_node(sentence, picture),
+            )
             for sentence in reply.sentences
         ),
         hours=_hours(job, reply, events, now - now % _MINUTE_S),
@@ -146,6 +151,13 @@ def _event_of(sentence: str, job: admin_pb2.ElasticJob | None, waits: admin_pb2.
     if job and sentence in job.reasons:
         return job.reason_event
     return waits.reason_event if waits and f"{waits.waits_for} ({waits.reason})" in sentence else 0
+
+
+def _event_of_node(sentence: str, picture: Picture | None) -> int:
+    """The number of the event on the unusable node that the sentence begins with; 0: it names none."""
+    nodes = picture.nodes.nodes if picture else ()
+    begins = ((f"{node.name} cannot be used ({node.unusable})", node.idle_event) for node in nodes)
+    return next((event for words, event in begins if sentence.startswith(words)), 0)
 
 
 def _restart(job: admin_pb2.ElasticJob | None, reply: admin_pb2.ExplainJobReply | None) -> int:

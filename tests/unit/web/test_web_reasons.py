@@ -72,6 +72,19 @@ def test_what_a_job_waits_for_leads_to_the_event_that_flexod_names(
     assert "computed now" not in text
 
 
+def test_a_node_that_keeps_a_job_waiting_leads_to_the_event_on_the_node(
+    flexod: FlexodDouble, browser: Browser
+) -> None:
+    """It was a link on the page Now, and plain text on the page of the job."""
+    flexod.nodes = [pb.NodeView(name="t3", gpus=4, unusable="DOWN: fan", idle_event=9)]
+    flexod.waiting = [pb.WaitingJob(job_id=31, user="ada", min=1, max=2)]
+    sentences = ["t3 cannot be used (DOWN: fan), and 1 more node", "t33 cannot be used (DOWN: fan)"]
+    flexod.explained[31] = pb.ExplainJobReply(sentences=sentences)
+    text = browser().get("/jobs/31").text
+    assert text.count('<a class="reason" href="/events/9">') == 1
+    assert '<a class="reason" href="/events/9">t3 cannot be used' in text
+
+
 @pytest.mark.parametrize(("named", "leads_to"), [(12, 12), (0, 4)])
 def test_the_headline_of_a_job_leads_to_its_reason_or_else_to_its_last_resize(
     named: int, leads_to: int, flexod: FlexodDouble, browser: Browser
