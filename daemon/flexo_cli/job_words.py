@@ -12,6 +12,8 @@ from flexo_protos.resources import as_number, of_message
 from flexo_protos.v1 import admin_pb2, jobs_pb2
 
 _TRAINING = "training"
+_TIME_LIMIT = "time limit"
+"""The word for an estimate that has nothing to go by but the time limit."""
 _MOST_NODES = 3
 """The most nodes of Aggregators that a table names for each job."""
 
@@ -96,8 +98,9 @@ def why_waiting(job: admin_pb2.WaitingJob) -> str:
 
 
 def left(job: admin_pb2.ElasticJob) -> str:
-    """The job's remaining time; ~ marks an estimate that does not come from the job's own progress."""
-    if not job.left_by:
+    """The job's remaining time; ~ marks an estimate by like jobs, and not by the job's own progress. "": not
+    known; a time limit alone says how long a job may take, and not how long it does."""
+    if job.left_by in ("", _TIME_LIMIT):
         return ""
     return f"{'' if job.left_by == 'progress' else '~'}{duration(job.left_s)}"
 

@@ -9,7 +9,7 @@ from flexod_double import NOW, FlexodDouble, event, job
 from says import says
 from signed_in import Browser
 
-from flexo_cli.job_words import ShownState, shown_state
+from flexo_cli.job_words import ShownState, left, shown_state
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_web.explained import Explained
 from flexo_web.held import Held, held_gpus
@@ -19,6 +19,12 @@ def grant(state: str, **changes: object) -> pb.GrantView:
     made = pb.GrantView(node="t3", workers=3, state=state)
     made.MergeFrom(pb.GrantView(**changes))
     return made
+
+
+def test_time_left_is_shown_where_more_is_known_than_the_time_limit() -> None:
+    """A page counted down to nothing in half an hour, and the job went on."""
+    by = ("progress", "history", "time limit")
+    assert [left(job(17, left_s=300, left_by=each)) for each in by] == ["5 min", "~5 min", ""]
 
 
 def test_a_job_that_trains_with_all_that_it_has_holds_nothing_unused() -> None:
