@@ -94,7 +94,7 @@ def test_what_somebody_types_outlives_an_update_of_the_page(chromium: Browsers, 
         seen.page.goto(f"{steered.url}/jobs/17")
         seen.page.fill("#workers", "3")
         steered.flexod.jobs[0].wanted = 5  # somebody else has set a cap
-        seen.page.locator("dt", has_text="Cap").wait_for()
+        seen.page.locator("#main dt", has_text="Cap").wait_for()
         assert seen.page.input_value("#workers") == "3"
         assert seen.page.locator("#workers:focus").count() == 1
 
