@@ -70,7 +70,7 @@ def test_a_viewer_scales_an_own_job_and_sees_what_happens(allowing: FlexodDouble
     until(lambda: "<dt>Cap</dt><dd>4" in viewer.get(PATH).text)
     assert send(viewer, "auto").status_code == 303
     assert allowing.scaled[1:] == [(17, 0, GAMES)]
-    until(lambda: "<dt>Cap</dt>" not in viewer.get(PATH).text)
+    until(lambda: "<dt>Cap</dt><dd>4" not in viewer.get(PATH).text)
 
 
 def test_where_flexod_does_not_let_the_pages_there_is_no_form_and_a_forged_one_does_nothing(
