@@ -14,8 +14,8 @@ from traces import needs_traces
 
 from flexo_cli.site.simulation import setup, whatif_run
 from flexo_cli.site.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
+from flexo_simulation.comparison import run_in_time
 from flexo_simulation.engine import SimulationStuck
-from flexo_simulation.timed_trials import run_in_time
 
 OWN = """job_id,submit_time_s,gpus,duration_s
 a,0,4,1000

@@ -29,7 +29,7 @@ from flexo_cli.site.simulation.progress import progress
 from flexo_cli.site.simulation.run import explained
 from flexo_simulation import idle_words, whatif_words
 from flexo_simulation.about import About
-from flexo_simulation.comparison import Trial
+from flexo_simulation.comparison import TimeLimit, Trial, run_in_time
 from flexo_simulation.costs import MEASURED
 from flexo_simulation.elasticity import made_elastic
 from flexo_simulation.estimates import Estimates, Mode
@@ -42,7 +42,6 @@ from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.speeds import loaded, with_tables
-from flexo_simulation.timed_trials import TimeLimit, run_in_time
 from flexo_simulation.whatif import (
     Findings,
     NotSimulated,

@@ -10,11 +10,10 @@ import pytest
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies.registry import make
-from flexo_simulation.comparison import Trial
+from flexo_simulation.comparison import TimeLimit, Trial, run_in_time
 from flexo_simulation.generate import Recipe, generate
 from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
-from flexo_simulation.timed_trials import TimeLimit, run_in_time
 
 SCENARIO = Scenario((NodeGroup(2, 4),))
 
