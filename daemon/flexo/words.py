@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -40,6 +40,11 @@ def duration(seconds: float) -> str:
 def needs_restart(settings: Sequence[str]) -> str:
     """``needs a restart of flexod: [service] address``; "": no setting does."""
     return f"needs a restart of flexod: {', '.join(settings)}" if settings else ""
+
+
+def takes_no_satellites(partitions: Iterable[str]) -> str:
+    """Why a node outside `partitions`, those of satellites, gets none."""
+    return f"the node is in no partition of satellites ({', '.join(partitions)})"
 
 
 def in_units(seconds: float) -> tuple[float, str]:

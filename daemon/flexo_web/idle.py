@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.words import counted, names_in, workers
+from flexo.words import counted, names_in, takes_no_satellites, workers
 from flexo_cli.live.picture import Picture
 from flexo_protos.v1 import admin_pb2
 from flexo_web.explained import Explained
@@ -174,7 +174,7 @@ def _outside(picture: Picture) -> Mapping[str, str]:
     nodes = [node for node in picture.nodes.nodes if partitions.isdisjoint(node.partitions)]
     if len(nodes) == len(picture.nodes.nodes):
         return {}
-    text = f"the node is in no partition of satellites ({', '.join(picture.status.satellite_partitions)})"
+    text = takes_no_satellites(picture.status.satellite_partitions)
     return {node.name: text for node in nodes}
 
 

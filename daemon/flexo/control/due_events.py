@@ -3,9 +3,11 @@ changing."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from flexo.events import Event
 
 EVENT_EVERY_S: Final = 300.0
 """The mean time between two events about one thing whose reasons go on changing."""
@@ -15,6 +17,8 @@ _AT_ONCE: Final = 5
 K = TypeVar("K", bound=Hashable)
 Cause = Hashable
 """It stays the same for as long as the reason stands."""
+Record = Callable[[tuple[Event, ...]], Sequence[int]]
+"""Writes events. Returns the numbers of their entries: none if the store cannot write."""
 
 
 @dataclass(slots=True)
@@ -48,14 +52,18 @@ class DueEvents(Generic[K]):
             known.seen = causes.get(key)
         return due[:most]
 
-    def tell(self, keys: Iterable[K], number: int, now: float) -> None:
-        """Note that an event says the present reasons of `keys`. `number`: of its entry; 0: it could not be
-        written, and is due again after a time."""
-        for key in keys:
-            known = self._known[key]
-            known.earned_at = max(known.earned_at, now) + EVENT_EVERY_S
-            if number:
-                known.told, known.number = known.seen, number
+    def record(self, events: Sequence[tuple[Event, Sequence[K]]], record: Record) -> None:
+        """Write events, each with the things whose present reasons it says. What the store cannot write is due
+        again after a time."""
+        if not events:
+            return
+        numbers = record(tuple(event for event, _ in events)) or (0,) * len(events)
+        for (event, keys), number in zip(events, numbers, strict=True):
+            for key in keys:
+                known = self._known[key]
+                known.earned_at = max(known.earned_at, event.at) + EVENT_EVERY_S
+                if number:
+                    known.told, known.number = known.seen, number
 
     def numbers(self) -> Mapping[K, int]:
         """The numbers of the events of all reasons that stand."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.control.pending import explain_pending, explain_rigid, headline_of_pending, waits_for
+from flexo.control.silence import silent_for
 from flexo.control.views import JobView, UnknownJob, View
 from flexo.model.aggregation import PooledJobView
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import ScalingPoint, Source
-from flexo.model.queue import JobKey, JobState
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.ranges import Range
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
@@ -34,7 +35,7 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
             return _explain_running(shown, view)
-    queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
+    queued = _queued(job_id, view)
     if queued is None:
         raise UnknownJob(f"job {job_id} is not in the queue")
     if any(job.job_id == job_id for job in view.unknown):
@@ -66,16 +67,21 @@ def headline(job_id: int, view: View) -> Headline:
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
             return _headline_of(shown, view)
-    if view.state is not None:
-        for job in view.state.jobs:
-            if job.job_id == job_id and job.elastic is not None and job.state is JobState.PENDING:
-                return Headline(headline_of_pending(job, view.state), waits_for(job, view.state))
-    return Headline()
+    job = _queued(job_id, view)
+    if job is None or job.elastic is None or job.state is not JobState.PENDING:
+        return Headline()
+    assert view.state is not None, "the job is from it"
+    return Headline(headline_of_pending(job, view.state), waits_for(job, view.state))
+
+
+def _queued(job_id: int, view: View) -> QueuedJob | None:
+    """The job of this number, as the queue shows it."""
+    return next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
 
 
 def satellite_of(job_id: int, view: View) -> int:
     """The job whose satellite the job `job_id` is; 0: it is none that flexod knows."""
-    queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
+    queued = _queued(job_id, view)
     if queued is None or queued.satellite is None or any(job.job_id == job_id for job in view.unknown):
         return 0
     return queued.satellite.base.job_id
@@ -155,8 +161,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
         sentences.append("without a leader flexod can give it nothing; what it has runs on")
         return (*sentences, *_on_loan(job, view))
     if shown.silent_since and view.state is not None:
-        silent = duration(view.state.at - shown.silent_since)
-        sentences.append(f"it has committed no batch for {silent}: it may evaluate, or be stuck")
+        sentences.append(silent_for(view.state.at - shown.silent_since))
     if many := view.failures.get(job.key):
         logs = f"flexo logs {job.key.job_id}"
         sentences.append(f"{many} of its workers failed in 10 min and were started again: look at `{logs}`")

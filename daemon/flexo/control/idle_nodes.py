@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from flexo.control.due_events import DueEvents
-from flexo.control.reasons import Record
+from flexo.control.due_events import DueEvents, Record
 from flexo.events import Event
 from flexo.model.nodes import Node
+from flexo.words import takes_no_satellites
 
 _MOST_NODES: Final = 10_000
 _MOST_IN_A_CYCLE: Final = 20
@@ -32,18 +32,15 @@ class IdleNodes:
         groups = defaultdict[str, list[str]](list)
         for name in self._due.due(reasons, reasons, now, _MOST_NODES):
             groups[reasons[name]].append(name)
-        told = list(groups.items())[:_MOST_IN_A_CYCLE]
-        if told:
-            numbers = record(tuple(Event(now, "node", None, _text(names, why)) for why, names in told))
-            for (_, names), number in zip(told, numbers or (0,) * len(told), strict=True):
-                self._due.tell(names, number, now)
+        events = [(Event(now, "node", None, _text(names, why)), names) for why, names in groups.items()]
+        self._due.record(events[:_MOST_IN_A_CYCLE], record)
         return self._due.numbers()
 
 
 def _reasons(nodes: Collection[Node], satellite_partitions: frozenset[str]) -> Iterable[tuple[str, str]]:
     """The nodes that have idle GPUs which no satellite may use, and why not."""
     anywhere = any(node.partitions & satellite_partitions for node in nodes)
-    where = f"the node is in no partition of satellites ({', '.join(sorted(satellite_partitions))})"
+    where = takes_no_satellites(sorted(satellite_partitions))
     for node in nodes:
         if node.gpus > node.allocated.gpus:
             if node.unusable:

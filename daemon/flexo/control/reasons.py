@@ -7,25 +7,22 @@ has an event already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from flexo.clusters.base import ClusterState
-from flexo.control.due_events import Cause, DueEvents
+from flexo.control.due_events import Cause, DueEvents, Record
 from flexo.control.pending import headline_of_pending
 from flexo.control.safeguards import STARTUP_BARRIER_S
+from flexo.control.silence import silent_for
 from flexo.control.views import JobView
 from flexo.events import Event
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
-from flexo.words import duration
 
 MOST_IN_A_CYCLE: Final = 100
 """The most reasons that one cycle records: thousands of jobs may be pending when flexod begins."""
-
-Record = Callable[[tuple[Event, ...]], Sequence[int]]
-"""Writes events. Returns the numbers of their entries: none if the store cannot write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +57,8 @@ class Reasons:
         causes = {key: reason.cause for key, reason in reasons.items()}
         keep = (*(job.key for job in pending), *(view.job.key for view in running))
         due = self._due.due(causes, keep, state.at, MOST_IN_A_CYCLE)
-        events = [Event(state.at, "wait", key, _text(reasons[key].source, state)) for key in due]
-        _record(self._due, events, record)
+        events = [(Event(state.at, "wait", key, _text(reasons[key].source, state)), (key,)) for key in due]
+        self._due.record(events, record)
         return self._due.numbers()
 
     def _lacks_leader(self, view: JobView, now: float) -> bool:
@@ -80,21 +77,10 @@ class Silences:
         """Record the jobs that have become silent, and return the numbers of the events of all that are."""
         since = {view.job.key: view.silent_since for view in jobs}
         causes = {key: at for key, at in since.items() if at}
-        texts = {
-            key: f"it has committed no batch for {duration(now - since[key])}: it may evaluate, or be stuck"
-            for key in self._due.due(causes, since, now, MOST_IN_A_CYCLE)
-        }
-        _record(self._due, [Event(now, "silent", key, text) for key, text in texts.items()], record)
+        due = self._due.due(causes, since, now, MOST_IN_A_CYCLE)
+        events = [(Event(now, "silent", key, silent_for(now - since[key])), (key,)) for key in due]
+        self._due.record(events, record)
         return self._due.numbers()
-
-
-def _record(due: DueEvents[JobKey], events: Sequence[Event], record: Record) -> None:
-    if not events:
-        return
-    numbers = record(tuple(events))
-    for event, number in zip(events, numbers or (0,) * len(events), strict=True):
-        if event.job is not None:
-            due.tell((event.job,), number, event.at)
 
 
 def _is_pending(job: QueuedJob) -> bool:

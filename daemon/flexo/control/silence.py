@@ -11,12 +11,18 @@ from typing import Final
 
 from flexo.model.elastic import LeaderReport
 from flexo.model.queue import JobKey
+from flexo.words import duration
 
 SILENT_S: Final = 300.0
 """The least time without a batch that is long."""
 _TIMES_AS_LONG: Final = 2.0
 """A time is long if it is so many times as long as any before: some scripts commit, or evaluate, every 10
 minutes."""
+
+
+def silent_for(seconds: float) -> str:
+    """The sentence on a job that has committed no batch for so long."""
+    return f"it has committed no batch for {duration(seconds)}: it may evaluate, or be stuck"
 
 
 @dataclass(slots=True)

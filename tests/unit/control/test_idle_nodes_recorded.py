@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from event_recorder import Recorder
 from flat_records import make_node
 from says import says
 
 from flexo.control.idle_nodes import IdleNodes
-from flexo.events import Event
 from flexo.model.nodes import Node
 
 FLEX = frozenset({"flex"})
 BAD_FAN = "IDLE+DRAIN: bad fan"
-
-
-class Recorder:
-    """An event store that numbers events from 1."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.full = False
-
-    def __call__(self, events: tuple[Event, ...]) -> Sequence[int]:
-        if self.full:
-            return ()
-        self.events += events
-        return range(len(self.events) - len(events) + 1, len(self.events) + 1)
 
 
 def node(name: str, why: str = "", *, used: int = 0, partition: str = "flex") -> Node:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from controller_world import KEY, World
+from event_recorder import Recorder
 from flat_records import make_job, make_node
 from says import says
 
@@ -28,20 +29,6 @@ def pending(job_id: int, reason: str = "Resources", wait: WaitReason = WaitReaso
         wait=wait, reason=reason, priority=1, submitted_at=0.0, started_at=None, time_limit_s=None, nodes=(),
         num_nodes=1, elastic=ElasticRequest(Range(2, 8)),
     )  # fmt: skip
-
-
-class Recorder:
-    """An event store that numbers events from 1."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.full = False
-
-    def __call__(self, events: tuple[Event, ...]) -> Sequence[int]:
-        if self.full:
-            return ()
-        self.events += events
-        return range(len(self.events) - len(events) + 1, len(self.events) + 1)
 
 
 def state(at: float, *jobs: QueuedJob) -> ClusterState:

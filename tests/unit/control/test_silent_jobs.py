@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from controller_world import World
+from event_recorder import Recorder
 from says import says
 
 from flexo.control.reasons import Silences
 from flexo.control.silence import SILENT_S, SilentJobs
 from flexo.control.views import JobView
-from flexo.events import Event
 from flexo.model.elastic import ElasticJob, LeaderReport
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
@@ -44,20 +44,16 @@ LONG = [trains(9)] * (1 + round(SILENT_S / STEP_S))
 
 
 def test_a_silent_job_has_one_event_until_it_commits_again() -> None:
-    silences, told = Silences(), list[Event]()
-
-    def record(events: tuple[Event, ...]) -> Sequence[int]:
-        told.extend(events)
-        return range(len(told) - len(events) + 1, len(told) + 1)
+    silences, recorder = Silences(), Recorder()
 
     def looked(now: float, since: float) -> Mapping[JobKey, int]:
         job = ElasticJob(KEY, "eve", Range(1, 4), Resources(1), ("t1",), 1, (), 2, scalable=True)
-        return silences.look((JobView(job, Principal("9"), True, 9, silent_since=since),), now, record)
+        return silences.look((JobView(job, Principal("9"), True, 9, silent_since=since),), now, recorder)
 
     times = ((300.0, 0.0), (310.0, 10.0), (320.0, 10.0), (330.0, 10.0), (340.0, 0.0), (650.0, 340.0))
     assert [dict(looked(*each)) for each in times] == [{}, {}, {KEY: 1}, {KEY: 1}, {}, {}]
-    assert [(event.kind, event.job) for event in told] == [("silent", KEY)]
-    assert says(told[0].text, "no batch for 5 min")
+    assert [(event.kind, event.job) for event in recorder.events] == [("silent", KEY)]
+    assert says(recorder.events[0].text, "no batch for 5 min")
 
 
 def test_a_job_whose_leader_reports_and_which_commits_nothing_for_five_minutes_is_silent_since_its_last() -> (

@@ -114,11 +114,11 @@ def run(
         facts = tuple(_facts(dump.software, rigid, size, trials))
         about = About(facts, (), outputs.command, tuple(_made_elastic(jobs, elasticity)))
         answer = _Answer(dump, rigid, size, questions, idle, about, outputs)
-        outcomes = _simulated(trials, outputs, until, answer)
+        findings, simulated = answer.findings(_simulated(trials, outputs, until, answer), at_work=False)
         try:
-            answer.tell(outcomes)
+            _tell(findings, about, simulated, outputs)
         finally:  # a reader such as `head`, who leaves early, does not cost the page
-            answer.write(outcomes)
+            answer.write(findings, simulated)
 
 
 def _questions(policies: Sequence[str], shares: Sequence[str]) -> list[_Question]:
@@ -189,14 +189,8 @@ class _Answer:
     about: About
     outputs: Outputs
 
-    def tell(self, outcomes: Sequence[SimulatedRun | None]) -> None:
-        """Print the summary."""
-        findings, simulated = self._findings(outcomes, at_work=False)
-        _tell(findings, self.about, simulated, self.outputs)
-
-    def write(self, outcomes: Sequence[SimulatedRun | None]) -> None:
+    def write(self, findings: Findings, simulated: Sequence[SimulatedRun]) -> None:
         """Write the JSON and the page."""
-        findings, simulated = self._findings(outcomes, at_work=False)
         if self.outputs.json is not None:
             text = json.dumps(findings.to_json(), indent=2, allow_nan=False) + "\n"
             if self.outputs.json == TO_OUTPUT:
@@ -212,7 +206,7 @@ class _Answer:
     def write_early(self, outcomes: Sequence[SimulatedRun | None]) -> None:
         """Write the page while simulations are running."""
         if self.outputs.report is not None:
-            self._write_page(*self._findings(outcomes, at_work=True), self.outputs.report)
+            self._write_page(*self.findings(outcomes, at_work=True), self.outputs.report)
 
     def _write_page(self, findings: Findings, simulated: Sequence[SimulatedRun], path: Path) -> None:
         from flexo_simulation.whatif_page import write_page  # matplotlib takes a second to import
@@ -220,7 +214,7 @@ class _Answer:
         omissions = (*summary.omissions(self.rigid), *summary.unfinished(simulated[:1]))
         write_page(findings, self.dump.runs, simulated, replace(self.about, omissions=omissions), path)
 
-    def _findings(
+    def findings(
         self, outcomes: Sequence[SimulatedRun | None], at_work: bool
     ) -> tuple[Findings, list[SimulatedRun]]:
         """The findings, and the outcomes that they are about. Of a policy that was not simulated without
