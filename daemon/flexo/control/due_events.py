@@ -53,8 +53,8 @@ class DueEvents(Generic[K]):
         return due[:most]
 
     def record(self, events: Sequence[tuple[Event, Sequence[K]]], record: Record) -> None:
-        """Write events, each with the things whose present reasons it says. What the store cannot write is due
-        again after a time."""
+        """Write events, each with the things whose present reasons it says. If the store cannot write, they
+        are due again."""
         if not events:
             return
         numbers = record(tuple(event for event, _ in events)) or (0,) * len(events)
