@@ -1,5 +1,5 @@
-"""Decides which reasons an event is due for: each once, when a second cycle has it, and seldom if it keeps
-changing."""
+"""Decides which reasons get an event, and has it written: each reason once, when a second cycle has it, and
+seldom if it keeps changing."""
 
 from __future__ import annotations
 
