@@ -212,7 +212,7 @@ bench-sharing: ## what sharing a GPU costs one job and gives another, beside no 
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.sharing $(ARGS)
 
-bench-jsa: ## step times of two models as the job scalability analyzer expects them, beside measured ones (8 minutes; ARGS='--models cnn')
+bench-jsa: ## step times of two models as the job scalability analyzer expects them, beside measured ones (11 minutes; ARGS='--models cnn')
 	@./setup.sh all
 	@$(BIN)/python -m flexo_bench.jsa $(ARGS)
 

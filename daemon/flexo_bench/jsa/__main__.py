@@ -68,7 +68,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument(
-        "--seconds", type=float, default=120.0, help="how long the job trains that makes trials (%(default)s)"
+        "--seconds", type=float, default=260.0, help="how long the job trains that makes trials (%(default)s)"
     )
     options = parser.parse_args(arguments)
     if options.workers < 2:
