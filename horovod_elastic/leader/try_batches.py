@@ -1,7 +1,8 @@
 """The trials of several batches that flexod asks a job for (batch_trials.py). Pure.
 
-The leader orders the trials for the workers of one generation. If a resize breaks the trials off, it orders
-them again for a later generation.
+The leader orders the trials for the workers of one generation. If a resize breaks them off before they have a
+result, it orders them again for a later generation. Otherwise the next generation makes the rounds that are
+left.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
+from horovod_elastic.batch_trials import ROUNDS
 
 MOST_ATTEMPTS = 3
-"""Generations in which the trials are begun at most."""
+"""Generations at most in which trials are begun that have no result yet."""
 
 
 class TryBatches:
@@ -31,7 +33,7 @@ class TryBatches:
         self._heard = False
         """Whether a worker has reported: a new leader does not know yet what was tried."""
         self.result: jobs_pb2.TriedBatches | None = None
-        """The workers' result, for Report.tried; None: there is none yet."""
+        """The workers' best result, for Report.tried; None: there is none yet."""
 
     def welcomed(self, welcome: jobs_pb2.Welcome) -> None:
         """Take what flexod says of trials."""
@@ -44,26 +46,47 @@ class TryBatches:
 
     def task(self, generation: int) -> tasks_pb2.Task | None:
         """The task of all workers that enter `generation`; None: no trials."""
-        if not self._outstanding or self._range is None:
+        if self._range is None:
             return None
-        self._attempts += 1
-        self._told_generation = generation
         low, high = self._range
-        wanted = tasks_pb2.TryBatches(
-            min=low, max=high, generation=generation, known_weights=self._known_weights
-        )
+        wanted = tasks_pb2.TryBatches(min=low, max=high, generation=generation)
+        if self._outstanding:
+            self._attempts += 1
+            self._told_generation = generation
+            wanted.known_weights = self._known_weights
+        elif self.result is not None and 0 < self.result.rounds < ROUNDS:
+            wanted.rounds, wanted.worker_s = self.result.rounds, self.result.worker_s
+            wanted.samples.extend(each.samples for each in self.result.times)
+        else:
+            return None
         return tasks_pb2.Task(try_batches=wanted)
 
     def stands(self, status: workers_pb2.WorkerStatus) -> None:
-        """Take a worker's status. The first result counts."""
+        """Take a worker's status. The times over the most steps count, and of equal ones the first."""
         self._heard = True
-        if self.result is None and status.HasField("tried"):
-            self.result = status.tried
+        if not status.HasField("tried"):
+            return
+        said, before = status.tried, self.result
+        if before is None:
+            self.result = said
+            return
+        best = said if _steps(said) > _steps(before) else before
+        self.result = jobs_pb2.TriedBatches(
+            weights=best.weights,
+            largest=best.largest,
+            times=best.times,
+            worker_s=max(before.worker_s, said.worker_s),
+            rounds=max(before.rounds, said.rounds),
+        )
 
     @property
     def _outstanding(self) -> bool:
         wanted = self._wanted and self._range is not None and self.result is None
         return wanted and self._attempts < MOST_ATTEMPTS
+
+
+def _steps(tried: jobs_pb2.TriedBatches) -> int:
+    return sum(each.steps for each in tried.times)
 
 
 def script_digest(command: Sequence[str]) -> str:

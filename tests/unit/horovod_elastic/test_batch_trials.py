@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,19 +12,28 @@ from horovod_elastic import training
 from horovod_elastic.batch_trials import (
     COLD_STEPS,
     FIRST_COLD_STEPS,
+    FIRST_ROUNDS,
     MEASURED_STEPS,
+    PAUSES_GROW,
     ROUNDS,
     BatchTime,
     BatchTrials,
+    TurnTimes,
     batches_to_try,
+    pause_before,
 )
 from horovod_elastic.training import AggregateBatch
 from horovod_elastic.worker.trials import Trials
 
 
-def steps_of(batches: int) -> int:
-    """The steps of trials with this number of batches."""
-    return FIRST_COLD_STEPS - COLD_STEPS + ROUNDS * batches * (COLD_STEPS + MEASURED_STEPS)
+def steps_of(batches: int, rounds: int = ROUNDS) -> int:
+    """The steps of trials with this number of batches, without the pauses between rounds."""
+    return FIRST_COLD_STEPS - COLD_STEPS + rounds * batches * (COLD_STEPS + MEASURED_STEPS)
+
+
+def steps_until(rounds: int, batches: int = 4) -> int:
+    """All steps of a job until so many rounds are over."""
+    return steps_of(batches, rounds) + sum(pause_before(number) for number in range(rounds))
 
 
 class Weight:
@@ -80,51 +90,90 @@ def test_a_batch_that_needs_several_passes_is_not_tried() -> None:
 
 
 def test_each_batch_has_cold_steps_in_each_turn_and_then_the_median_of_all_turns_counts() -> None:
-    trials = BatchTrials([10, 20])
-    turns: list[int] = []
-    while trials.aggregate:
-        samples, cold = trials.aggregate, COLD_STEPS if turns else FIRST_COLD_STEPS
-        turns.append(samples)
-        steps_s = [9.0] * cold + [0.01 * len(turns)] * MEASURED_STEPS
+    turns = TurnTimes()
+    trials, order = BatchTrials([10, 20], turns), list[int]()
+    while not trials.over:
+        samples, cold = trials.aggregate, COLD_STEPS if order else FIRST_COLD_STEPS
+        if not samples:
+            trials.step(9.0, 9.0, 48)
+            continue
+        order.append(samples)
+        steps_s = [9.0] * cold + [0.01 * len(order)] * MEASURED_STEPS
         ended = [trials.step(each, 0.5, samples) for each in steps_s]
         assert ended == [False] * (len(steps_s) - 1) + [True]
-    assert turns == [10, 20] * ROUNDS
-    assert trials.times == (
-        BatchTime(10, pytest.approx(0.03), ROUNDS * MEASURED_STEPS),
-        BatchTime(20, pytest.approx(0.04), ROUNDS * MEASURED_STEPS),
+    assert order == [10, 20] * ROUNDS
+    assert turns.times == (
+        BatchTime(10, pytest.approx(0.01 * ROUNDS), ROUNDS * MEASURED_STEPS),
+        BatchTime(20, pytest.approx(0.01 * ROUNDS + 0.01), ROUNDS * MEASURED_STEPS),
     )
     assert trials.seconds == pytest.approx(0.5 * steps_of(2))
 
 
-def test_steps_at_the_end_of_an_epoch_do_not_count() -> None:
-    trials, number = BatchTrials([10]), 0
-    while trials.aggregate:
-        odd = number == FIRST_COLD_STEPS + 2
-        trials.step(7.0 if odd else 0.1, 0.1, 3 if odd else 10)
+def test_rounds_lie_ever_further_apart() -> None:
+    trials, pauses, number = BatchTrials([10], TurnTimes()), [0], 0
+    while not trials.over:
+        if trials.rounds > len(pauses) - 1:
+            pauses.append(0)
+        pauses[-1] += not trials.aggregate
+        trials.step(0.1, 0.1, 10)
         number += 1
-    assert trials.times == (BatchTime(10, pytest.approx(0.1), ROUNDS * MEASURED_STEPS - 1),)
+    assert pauses == [pause_before(each) for each in range(ROUNDS)]
+    assert all(after == PAUSES_GROW * before for before, after in pairwise(pauses[1:]))
+    assert number == steps_until(ROUNDS, batches=1)
+
+
+def test_steps_at_the_end_of_an_epoch_do_not_count() -> None:
+    turns = TurnTimes()
+    turns.add([(10, 0.1), (10, 0.1), (3, 7.0), (10, 0.3)])
+    assert turns.times == (BatchTime(10, 0.1, 3),)
+
+
+def test_a_slow_spell_that_hits_one_round_of_four_does_not_count() -> None:
+    turns = TurnTimes()
+    for step_s in (0.15, 0.1, 0.1, 0.1):
+        turns.add([(10, step_s)] * MEASURED_STEPS)
+    assert turns.times == (BatchTime(10, 0.1, 4 * MEASURED_STEPS),)
 
 
 def test_trials_without_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        BatchTrials([])
+        BatchTrials([], TurnTimes())
 
 
 def test_a_worker_trains_with_each_batch_and_then_as_before() -> None:
     optimizer, trials = Optimizer(), Trials()
     batch = AggregateBatch(48, largest=128, optimizer=optimizer)
     trials.want(wanted())
-    seen = [step(trials, batch) for _ in range(1 + steps_of(4))]
+    seen = [step(trials, batch) for _ in range(1 + steps_until(ROUNDS))]
     assert sorted(set(seen)) == [32, 48, 64, 96, 128]
     assert batch.share.aggregate == 48
     assert optimizer.rate == pytest.approx(0.1)
     result = trials.result
     assert result is not None
-    assert (result.weights, result.largest) == (8, 128)
+    assert (result.weights, result.largest, result.rounds) == (8, 128, ROUNDS)
     assert [each.samples for each in result.times] == [32, 64, 96, 128]
     assert [each.step_s for each in result.times] == pytest.approx([0.042, 0.074, 0.106, 0.138])
-    assert result.worker_s == pytest.approx(sum(0.011 + samples / 1000 for samples in seen[1:]))
-    assert step(trials, batch) == 48
+    assert result.worker_s == pytest.approx(sum(0.011 + samples / 1000 for samples in seen if samples != 48))
+    assert {step(trials, batch) for _ in range(9)} == {48}
+
+
+def test_a_policy_has_times_after_the_first_rounds_and_better_ones_after_each_more() -> None:
+    trials = Trials()
+    batch = AggregateBatch(48, largest=128, optimizer=Optimizer())
+    trials.want(wanted())
+    for _ in range(steps_until(FIRST_ROUNDS)):
+        step(trials, batch, own_s=0.3)
+    assert trials.result is None
+    step(trials, batch, own_s=0.3)
+    first = trials.result
+    assert first is not None
+    assert first.times[0].steps == FIRST_ROUNDS * MEASURED_STEPS
+    for _ in range(steps_until(ROUNDS) - steps_until(FIRST_ROUNDS)):
+        step(trials, batch, own_s=0.1)
+    assert trials.result.rounds == ROUNDS
+    assert trials.result.times[0].steps == ROUNDS * MEASURED_STEPS
+    assert trials.result.times[0].step_s < first.times[0].step_s
+    assert trials.result.worker_s > first.worker_s
 
 
 def test_a_new_generation_breaks_trials_off_and_goes_on_with_the_batch_before_them() -> None:
@@ -144,6 +193,46 @@ def test_a_new_generation_breaks_trials_off_and_goes_on_with_the_batch_before_th
     while trials.result is None:
         step(trials, batch, generation=3)
     assert [each.samples for each in trials.result.times] == [32, 64, 96, 128]
+
+
+def test_a_new_generation_goes_on_after_the_rounds_that_are_over_with_the_same_batches_of_a_worker() -> None:
+    trials = Trials()
+    batch = AggregateBatch(48, largest=128, optimizer=Optimizer())
+    trials.want(wanted())
+    for _ in range(1 + steps_until(FIRST_ROUNDS)):
+        step(trials, batch)
+    first = trials.result
+    assert first is not None
+    later = wanted(generation=2)
+    later.rounds, later.worker_s = first.rounds, first.worker_s
+    later.samples.extend(each.samples for each in first.times)
+    trials.want(later)
+    training.generation_begins(0)
+    seen = [step(trials, batch, generation=2) for _ in range(steps_until(ROUNDS))]
+    assert seen[: pause_before(FIRST_ROUNDS)] == [48] * pause_before(FIRST_ROUNDS)
+    assert trials.result.rounds == ROUNDS
+    assert {each.steps for each in trials.result.times} == {ROUNDS * MEASURED_STEPS}
+    spent_s = sum(0.011 + samples / 1000 for samples in seen if samples != 48)
+    assert trials.result.worker_s == pytest.approx(first.worker_s + spent_s)
+
+
+def test_two_workers_go_on_with_the_batches_that_both_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "rank_and_size", lambda: (0, 2))
+    newcomer = Trials()
+    batch = AggregateBatch(64, largest=128, optimizer=Optimizer())
+    newcomer.want(
+        tasks_pb2.TryBatches(min=32, max=128, generation=2, rounds=2, samples=[32, 48, 64, 96], worker_s=3.0)
+    )
+    training.generation_begins(0)
+    seen = []
+    for _ in range(pause_before(2) + 60):
+        seen.append(batch.share.aggregate)
+        list(batch.parts(range(batch.share.samples)))
+        newcomer.at_boundary(2, 2, 0.1, 0.1)
+    assert set(seen) == {64, 96, 128}
+    assert newcomer.result is not None
+    assert [each.samples for each in newcomer.result.times] == [32, 48, 64]
+    assert newcomer.result.worker_s > 3.0
 
 
 def test_a_newcomer_that_takes_the_state_over_in_the_middle_of_trials_has_the_batch_before_them() -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic.batch_trials import ROUNDS
 from horovod_elastic.leader.try_batches import MOST_ATTEMPTS, TryBatches, script_digest
 
-TRIED = jobs_pb2.TriedBatches(weights=8, largest=64, times=[jobs_pb2.BatchTime(samples=32, step_s=0.1)])
+
+def tried(*, rounds: int, steps: int, step_s: float = 0.1, worker_s: float = 3.0) -> jobs_pb2.TriedBatches:
+    """The result of a worker that has tried two batches."""
+    times = [jobs_pb2.BatchTime(samples=each, step_s=step_s, steps=steps) for each in (32, 64)]
+    return jobs_pb2.TriedBatches(weights=8, largest=64, times=times, worker_s=worker_s, rounds=rounds)
 
 
 @pytest.fixture
@@ -42,12 +47,33 @@ def test_trials_that_a_resize_has_broken_off_are_ordered_again_a_few_times(trial
     assert told == [True] * MOST_ATTEMPTS + [False] * 2
 
 
-def test_nothing_is_tried_again_once_there_is_a_result(trials: TryBatches) -> None:
-    trials.stands(workers_pb2.WorkerStatus(tried=TRIED))
-    trials.stands(workers_pb2.WorkerStatus(tried=jobs_pb2.TriedBatches(weights=9)))
-    assert trials.result == TRIED
+def test_a_model_that_was_not_tried_is_not_tried_in_a_later_generation(trials: TryBatches) -> None:
+    trials.stands(workers_pb2.WorkerStatus(tried=jobs_pb2.TriedBatches(weights=7, largest=64)))
     assert trials.task(2) is None
     assert not trials.due(2)
+
+
+def test_the_next_generation_makes_the_rounds_that_are_left(trials: TryBatches) -> None:
+    assert trials.task(1) is not None
+    trials.stands(workers_pb2.WorkerStatus(tried=tried(rounds=2, steps=12)))
+    assert not trials.due(1), "training does not stop for better times"
+    task = trials.task(2)
+    assert task is not None
+    told = task.try_batches
+    assert (told.rounds, list(told.samples), told.worker_s) == (2, [32, 64], 3.0)
+    assert not told.known_weights, "flexod knows the times of this job by now"
+    trials.stands(workers_pb2.WorkerStatus(tried=tried(rounds=ROUNDS, steps=36)))
+    assert trials.task(3) is None
+
+
+def test_the_times_over_the_most_steps_count_and_all_that_trials_cost(trials: TryBatches) -> None:
+    trials.stands(workers_pb2.WorkerStatus(tried=tried(rounds=3, steps=18, step_s=0.1)))
+    trials.stands(workers_pb2.WorkerStatus(tried=tried(rounds=4, steps=6, step_s=0.9, worker_s=5.0)))
+    assert trials.result is not None
+    assert [each.step_s for each in trials.result.times] == [0.1, 0.1]
+    assert (trials.result.rounds, trials.result.worker_s) == (4, 5.0)
+    trials.stands(workers_pb2.WorkerStatus(tried=tried(rounds=4, steps=24, step_s=0.2)))
+    assert [each.step_s for each in trials.result.times] == [0.2, 0.2]
 
 
 def test_a_job_with_one_batch_tries_nothing() -> None:
