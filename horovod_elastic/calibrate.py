@@ -93,31 +93,47 @@ def _row(
     """The seconds of the exchanges of the first `workers` workers, for each number of weights."""
     everybody = workers == hvd.size()
     group = hvd.global_process_set if everybody else hvd.add_process_set(list(range(workers)))
-    seconds = tuple(
-        _added_s(hvd, torch, device, each, group, repeats) if hvd.rank() < workers else 0.0
-        for each in weights
-    )
+    seconds = tuple(0.0 for _ in weights)
+    if hvd.rank() < workers:
+        pairs = [_Pair(hvd, torch, device, each, group) for each in weights]
+        seconds = _added_s(hvd, group, pairs, repeats)
     hvd.allreduce(torch.zeros(1), name="calibrate.met")  # the others wait here
     if not everybody:
         hvd.remove_process_set(group)
     return seconds
 
 
-def _added_s(hvd: Any, torch: Any, device: Any, weights: int, group: Any, repeats: int) -> float:
-    """The median of how many seconds longer a step of all members is than one of rank 0 alone."""
-    alone, together = _Model(torch, device, weights), _Model(torch, device, weights)
-    together.optimizer = hvd.DistributedOptimizer(
-        together.optimizer, named_parameters=together.named, process_set=group
-    )
-    found = []
+def _added_s(hvd: Any, group: Any, pairs: Sequence[_Pair], repeats: int) -> tuple[float, ...]:
+    """Per pair: the median of how many seconds longer a step of all members is than one of rank 0 alone.
+
+    The pairs take turns. A machine has slow spells of seconds, and the steps of one pair in a row would all
+    fall into one.
+    """
+    found: list[list[float]] = [[] for _ in pairs]
     for number in range(_WARM_UP + repeats):
-        hvd.allreduce(torch.zeros(1), name="calibrate.alone", process_set=group)
-        alone_s = alone.step_s() if hvd.rank() == 0 else 0.0
-        hvd.allreduce(torch.zeros(1), name="calibrate.together", process_set=group)
-        together_s = together.step_s()
-        if number >= _WARM_UP:
-            found.append(together_s - alone_s)
-    return max(_LEAST_S, median(found))
+        for pair, seconds in zip(pairs, found, strict=True):
+            added_s = pair.added_s(hvd, group)
+            if number >= _WARM_UP:
+                seconds.append(added_s)
+    return tuple(max(_LEAST_S, median(seconds)) for seconds in found)
+
+
+class _Pair:
+    """Two models with the same number of weights: rank 0 trains one alone, and all members the other."""
+
+    def __init__(self, hvd: Any, torch: Any, device: Any, weights: int, group: Any) -> None:
+        self._alone, self._together = (_Model(torch, device, weights) for _ in range(2))
+        self._together.optimizer = hvd.DistributedOptimizer(
+            self._together.optimizer, named_parameters=self._together.named, process_set=group
+        )
+        self._met = torch.zeros(1)
+
+    def added_s(self, hvd: Any, group: Any) -> float:
+        """How many seconds longer a step of all members is than one of rank 0 alone, once."""
+        hvd.allreduce(self._met, name="calibrate.alone", process_set=group)
+        alone_s = self._alone.step_s() if hvd.rank() == 0 else 0.0
+        hvd.allreduce(self._met, name="calibrate.together", process_set=group)
+        return self._together.step_s() - alone_s
 
 
 class _Model:
