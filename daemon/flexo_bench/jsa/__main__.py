@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 
 from flexo.model.measured import BatchTime
 from flexo_bench.jsa.forecasts import MODELS, Analyzed, Measured, forecasts, lines, unseen
@@ -30,6 +31,8 @@ SCRIPT = Path(__file__).with_name("train.py")
 LEAST, LARGEST = 32, 128
 """Samples of the smallest batch that a job accepts, and of the largest that one worker takes in a pass."""
 _WEIGHTS = "10000,100000,1000000,3000000,10000000"
+_REPEATS = 60
+"""Exchanges of each size in the calibration: it is to last longer than a slow spell of the machine."""
 _MORE_S = 300.0
 """Time for a job beyond that in which it trains."""
 
@@ -70,6 +73,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=260.0, help="how long the job trains that makes trials (%(default)s)"
     )
+    parser.add_argument(
+        "--measure",
+        type=float,
+        default=60.0,
+        help="seconds for which each number of workers is measured (%(default)s)",
+    )
     options = parser.parse_args(arguments)
     if options.workers < 2:
         parser.error(f"--workers {options.workers}: 2 or more are allowed")
@@ -79,7 +88,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _calibrate(folder: Path, workers: int) -> AllReduceTable:
     """The all-reduces of this machine, by the program that administrators run."""
     file = folder / "all_reduce.json"
-    command = [sys.executable, "-m", "horovod_elastic.calibrate", str(file), "--weights", _WEIGHTS]
+    options = ("--weights", _WEIGHTS, "--repeats", str(_REPEATS))
+    command = [sys.executable, "-m", "horovod_elastic.calibrate", str(file), *options]
     with job_of(folder / "calibrate", command, workers=workers, maximum=workers) as job:
         job.wait(_MORE_S)
     return parse(file.read_text())
@@ -91,23 +101,22 @@ def _analyze(
     tell(f"{model}: a job of one worker trains for {options.seconds:.0f} s, and tries batches first")
     times, weights, trials_s, job_s = _try(model, options.seconds, folder / f"{model}-trials")
     measured: list[Measured] = []
+    beside: dict[int, tuple[BatchTime, ...]] = {}
     for workers, batches in unseen(times, options.workers).items():
         tell(f"{model}: {workers} worker{'' if workers == 1 else 's'} with batches {batches}")
-        measured += _measure(model, workers, batches, folder / f"{model}-{workers}")
-    return Analyzed(model, weights, times, trials_s, job_s, forecasts(times, weights, table, measured))
+        tried = [each.samples for each in times]
+        folder_of_pair = folder / f"{model}-{workers}"
+        found, beside[workers] = _measure(model, workers, batches, tried, options.measure, folder_of_pair)
+        measured += found
+    expected = forecasts(times, beside, weights, table, measured)
+    return Analyzed(model, weights, times, beside, trials_s, job_s, expected)
 
 
 def _try(model: str, seconds: float, folder: Path) -> tuple[tuple[BatchTime, ...], int, float, float]:
     """The trials of a job, its weights, the trials' worker seconds, and those of the whole job."""
     arguments = (
-        "--model",
-        model,
-        "--seconds",
-        str(seconds),
-        "--least",
-        str(LEAST),
-        "--largest",
-        str(LARGEST),
+        *("--model", model, "--seconds", str(seconds)),
+        *("--least", str(LEAST), "--largest", str(LARGEST)),
     )
     with (
         assigning_flexod(try_batches=True) as flexod,
@@ -128,21 +137,35 @@ def _try(model: str, seconds: float, folder: Path) -> tuple[tuple[BatchTime, ...
     return times, tried.weights, tried.worker_s, done["time"] - started["time"]
 
 
-def _measure(model: str, workers: int, batches: Sequence[int], folder: Path) -> list[Measured]:
-    """What the steps of each batch take. A step lasts as long as that of its slowest rank."""
-    arguments = ("--model", model, "--measure", ",".join(map(str, batches)))
+def _measure(
+    model: str, workers: int, batches: Sequence[int], tried: Sequence[int], seconds: float, folder: Path
+) -> tuple[list[Measured], tuple[BatchTime, ...]]:
+    """What the steps of each batch take, and beside them those of the tried batches on rank 0 alone.
+
+    A step lasts as long as that of its slowest rank.
+    """
+    arguments = (
+        *("--model", model, "--seconds", str(seconds)),
+        *("--measure", ",".join(map(str, batches))),
+        *("--alone", ",".join(map(str, tried))),
+    )
     turns: dict[tuple[int, int], list[list[float]]] = {}
+    alone: dict[int, list[float]] = {}
     with local_job(folder, SCRIPT, *arguments, workers=workers, maximum=workers) as job:
-        job.wait(_MORE_S)
+        if job.wait(seconds + _MORE_S):
+            raise SystemExit(f"{model}: the job that measures has failed:\n{job.output()}")
         for each in job.events("measured"):
             turns.setdefault((each["batch"], each["turn"]), []).append(each["steps_s"])
+        for each in job.events("alone"):
+            alone.setdefault(each["batch"], []).extend(each["steps_s"])
     slowest = {
         pair: [max(step) for step in zip(*ranks, strict=True)] for pair, ranks in sorted(turns.items())
     }
-    return [
+    measured = [
         Measured.of(workers, batch, [steps for (of, _), steps in slowest.items() if of == batch])
         for batch in batches
     ]
+    return measured, tuple(BatchTime(each, median(alone[each]), len(alone[each])) for each in tried)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -41,15 +41,24 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A measured step beside the analyzer's expectation."""
+    """A measured step beside the analyzer's expectations."""
 
     measured: Measured
-    expected_s: float
+    before_s: float
+    """Expected from the trials of a job minutes before."""
+    beside_s: float
+    """Expected from trials in turn with the measured steps: what the analyzer errs on a machine that is as
+    fast as in its trials."""
 
     @property
-    def error(self) -> float:
-        """Relative error of the expectation; above 0: a step is faster than expected."""
-        return self.expected_s / self.measured.step_s - 1
+    def error_before(self) -> float:
+        """Relative error of `before_s`; above 0: a step is faster than expected."""
+        return self.before_s / self.measured.step_s - 1
+
+    @property
+    def error_beside(self) -> float:
+        """Relative error of `beside_s`."""
+        return self.beside_s / self.measured.step_s - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,9 @@ class Analyzed:
     model: str
     weights: int
     times: tuple[BatchTime, ...]
+    """The times of the job's trials."""
+    beside: Mapping[int, tuple[BatchTime, ...]]
+    """By the workers of the measured job: times of the same batches in turn with the measured steps."""
     trials_worker_s: float
     job_worker_s: float
     """Worker seconds of the whole job whose first steps the trials were."""
@@ -68,6 +80,14 @@ class Analyzed:
     def trials_share(self) -> float:
         """The trials' part of the job's worker time."""
         return self.trials_worker_s / self.job_worker_s
+
+    @property
+    def drift(self) -> dict[int, float]:
+        """By the workers of the measured job: how much longer the tried batches took beside it, as a part."""
+        return {
+            workers: fmean(now.step_s / then.step_s for now, then in zip(times, self.times, strict=True)) - 1
+            for workers, times in self.beside.items()
+        }
 
 
 def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int, ...]]:
@@ -85,14 +105,23 @@ def unseen(times: Sequence[BatchTime], most_workers: int) -> dict[int, tuple[int
 
 
 def forecasts(
-    times: tuple[BatchTime, ...], weights: int, table: AllReduceTable, measured: Iterable[Measured]
+    times: tuple[BatchTime, ...],
+    beside: Mapping[int, tuple[BatchTime, ...]],
+    weights: int,
+    table: AllReduceTable,
+    measured: Iterable[Measured],
 ) -> tuple[Forecast, ...]:
-    """The analyzer's expectation of each measured pair."""
+    """The analyzer's expectations of each measured pair. `times`, `beside`: see Analyzed."""
     pairs = tuple(measured)
-    largest = max(max(-(-each.batch // each.workers) for each in pairs), times[-1].samples)
-    batches = Range(1, max(each.batch for each in pairs))
-    speed = speed_of(times, weights, largest, batches, table)
-    return tuple(Forecast(each, each.batch / speed.rate(each.workers, 1, each.batch)) for each in pairs)
+
+    def expected_s(of: tuple[BatchTime, ...], pair: Measured) -> float:
+        largest = max(max(-(-each.batch // each.workers) for each in pairs), of[-1].samples)
+        batches = Range(1, max(each.batch for each in pairs))
+        return pair.batch / speed_of(of, weights, largest, batches, table).rate(pair.workers, 1, pair.batch)
+
+    return tuple(
+        Forecast(pair, expected_s(times, pair), expected_s(beside[pair.workers], pair)) for pair in pairs
+    )
 
 
 def lines(found: Sequence[Analyzed], table: AllReduceTable) -> list[str]:
@@ -104,26 +133,41 @@ def lines(found: Sequence[Analyzed], table: AllReduceTable) -> list[str]:
     for model in found:
         told += ["", f"{model.model}, {model.weights:,} weights; trials on one worker (samples: ms):"]
         told.append("  " + ", ".join(f"{each.samples}: {each.step_s * 1e3:.2f}" for each in model.times))
-        told.append(f"{'workers':>10}{'batch':>8}{'expected':>11}{'measured':>11}{'error':>9}{'wavers':>9}")
+        told.append(
+            f"{'workers':>10}{'batch':>8}{'measured':>12}{'before':>12}{'error':>9}{'beside':>12}{'error':>9}"
+            f"{'wavers':>9}"
+        )
         for each in model.forecasts:
             pair = each.measured
             told.append(
-                f"{pair.workers:>10}{pair.batch:>8}{each.expected_s * 1e3:>8.2f} ms"
-                f"{pair.step_s * 1e3:>8.2f} ms{each.error:>+9.1%}{pair.wavers:>9.1%}"
+                f"{pair.workers:>10}{pair.batch:>8}{pair.step_s * 1e3:>9.2f} ms"
+                f"{each.before_s * 1e3:>9.2f} ms{each.error_before:>+9.1%}"
+                f"{each.beside_s * 1e3:>9.2f} ms{each.error_beside:>+9.1%}{pair.wavers:>9.1%}"
             )
         told += _summary(model)
     return told
 
 
 def _summary(model: Analyzed) -> list[str]:
-    errors = [abs(each.error) for each in model.forecasts]
-    within = sum(error <= GOAL for error in errors)
     enough_s = model.trials_worker_s / TRIALS_GOAL
+    drift = ", ".join(f"{part:+.1%} ({workers})" for workers, part in model.drift.items())
+    before = _errors(each.error_before for each in model.forecasts)
+    beside = _errors(each.error_beside for each in model.forecasts)
     return [
-        f"  errors: mean {fmean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%};"
-        f" {within} of {len(errors)} within {GOAL:.0%}",
-        "  the measured steps themselves differ between halves of their turns by"
+        f"  before, by the job's own trials: {before}",
+        f"  beside, by trials in turn with these steps: {beside}",
+        f"  the tried batches themselves took longer by then (beside workers): {drift}",
+        "  the measured steps differ between halves of their turns by"
         f" {fmean(each.measured.wavers for each in model.forecasts):.1%} in the mean",
         f"  trials: {model.trials_worker_s:.2f} worker seconds, {model.trials_share:.1%} of a job of"
         f" {model.job_worker_s:.0f}; at most {TRIALS_GOAL:.0%} of jobs from {enough_s:.0f} worker seconds on",
     ]
+
+
+def _errors(errors: Iterable[float]) -> str:
+    sizes = [abs(each) for each in errors]
+    within = sum(size <= GOAL for size in sizes)
+    return (
+        f"errors: mean {fmean(sizes):.1%}, median {median(sizes):.1%}, worst {max(sizes):.1%};"
+        f" {within} of {len(sizes)} within {GOAL:.0%}"
+    )
