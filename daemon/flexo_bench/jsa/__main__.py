@@ -102,11 +102,11 @@ def _analyze(
     times, weights, trials_s, job_s = _try(model, options.seconds, folder / f"{model}-trials")
     measured: list[Measured] = []
     beside: dict[int, tuple[BatchTime, ...]] = {}
+    tried = [each.samples for each in times]
     for workers, batches in unseen(times, options.workers).items():
         tell(f"{model}: {workers} worker{'' if workers == 1 else 's'} with batches {batches}")
-        tried = [each.samples for each in times]
-        folder_of_pair = folder / f"{model}-{workers}"
-        found, beside[workers] = _measure(model, workers, batches, tried, options.measure, folder_of_pair)
+        own_folder = folder / f"{model}-{workers}"
+        found, beside[workers] = _measure(model, workers, batches, tried, options.measure, own_folder)
         measured += found
     expected = forecasts(times, beside, weights, table, measured)
     return Analyzed(model, weights, times, beside, trials_s, job_s, expected)

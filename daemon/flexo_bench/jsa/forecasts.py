@@ -47,8 +47,8 @@ class Forecast:
     before_s: float
     """Expected from the trials of a job minutes before."""
     beside_s: float
-    """Expected from trials in turn with the measured steps: what the analyzer errs on a machine that is as
-    fast as in its trials."""
+    """Expected from trials in turn with the measured steps. Its error is the analyzer's own, because the
+    machine is as fast as in these trials."""
 
     @property
     def error_before(self) -> float:
@@ -113,10 +113,10 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """The analyzer's expectations of each measured pair. `times`, `beside`: see Analyzed."""
     pairs = tuple(measured)
+    largest = max(max(-(-each.batch // each.workers) for each in pairs), times[-1].samples)
+    batches = Range(1, max(each.batch for each in pairs))
 
     def expected_s(of: tuple[BatchTime, ...], pair: Measured) -> float:
-        largest = max(max(-(-each.batch // each.workers) for each in pairs), of[-1].samples)
-        batches = Range(1, max(each.batch for each in pairs))
         return pair.batch / speed_of(of, weights, largest, batches, table).rate(pair.workers, 1, pair.batch)
 
     return tuple(
