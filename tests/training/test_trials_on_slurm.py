@@ -66,6 +66,8 @@ def test_jobs_try_batches_and_grow_as_the_calibration_lets_expect(lab: Lab) -> N
     first = train(lab, "first")
     first.wait_until("trials", lambda: shown(lab, first).get("tried_worker_s"))
     first.wait_until("two workers", lambda: shown(lab, first).get("workers") == 2)
+    spent_s = shown(lab, first)["tried_worker_s"]
+    first.wait_until("more rounds", lambda: shown(lab, first).get("tried_worker_s", 0) > spent_s)
     assert 16 <= shown(lab, first)["batch"] <= 64
     assert "tried" in lab.run(["flexo", "cost", str(first.job_id)]).stdout
     why = lab.run(["flexo", "why", str(first.job_id)]).stdout
@@ -101,7 +103,7 @@ def train(lab: Lab, name: str) -> Job:
         "--model",
         "cnn",
         "--seconds",
-        "120",
+        "240",
         "--least",
         "16",
         "--largest",
