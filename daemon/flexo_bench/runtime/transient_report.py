@@ -47,7 +47,7 @@ def draw(runs: Sequence[Transient], path: Path) -> None:
     panels = figure.subplots(1, len(numbers), sharey=True, squeeze=False)[0]
     for axes, gpus in zip(panels, numbers, strict=True):
         _draw_panel(axes, [each for each in runs if each.gpus == gpus])
-        axes.set_title(f"{gpus} GPU{'s' if gpus > 1 else ''} come and go", fontsize=10)
+        axes.set_title("1 GPU comes and goes" if gpus == 1 else f"{gpus} GPUs come and go", fontsize=10)
         axes.set_xlabel("they stay, seconds")
     panels[0].set_ylabel("throughput over Baseline")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
