@@ -210,6 +210,7 @@ class _World:
     def _ticks(self, interval_s: float) -> Iterator[float]:
         number = 0
         while not self._is_stalled():
+            self._refuse_to_stand_still()
             if not self._live:
                 arrives_at = self._arrives_at()
                 if arrives_at == math.inf:
@@ -226,6 +227,19 @@ class _World:
     def _is_stalled(self) -> bool:
         nothing_comes = self._arrived == len(self._jobs) and not self._running
         return nothing_comes and self._now - self._changed_at > _STALLED_S
+
+    def _refuse_to_stand_still(self) -> None:
+        """Raise SimulationStuck if nothing has happened for long, and no running job can train with what it
+        has."""
+        if self._arrived < len(self._jobs) or self._now - self._changed_at <= _STALLED_S:
+            return
+        held = [job for job in self._live.values() if job.allocated]
+        if held and all(job.next_at() == math.inf for job in held):
+            names = ", ".join(f"{job.trace.job_id} with {job.allocated} workers" for job in held)
+            raise SimulationStuck(
+                f"at {self._now:.0f} s all jobs that run cannot train with what the policy gave them, and it"
+                f" changes nothing: {names}"
+            )
 
     def _arrives_at(self) -> float:
         return self._jobs[self._arrived].submitted_at if self._arrived < len(self._jobs) else math.inf

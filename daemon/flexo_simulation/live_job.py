@@ -99,6 +99,11 @@ class LiveJob:
         self._estimate: Estimate | None = None
 
     @property
+    def allocated(self) -> int:
+        """The number of its workers now."""
+        return self._workers
+
+    @property
     def steady(self) -> bool:
         """Whether the job needs no update while nothing happens to it."""
         return self.run.steady

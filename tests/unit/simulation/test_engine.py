@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from little_simulations import Doing, Script, allocate, by_number, greedy_fifo, on_one_node, trace_job
 
@@ -268,6 +270,18 @@ class Restless:
 def test_a_run_that_never_trains_on_is_named_and_does_not_hold_up_the_simulation_for_ever():
     with pytest.raises(SimulationStuck, match=r"\b3\.0 s\b.*\bjob 7\b"):
         on_one_node([trace_job(7, at=3.0, training=Restless())])
+
+
+class CannotTrainSo(Restless):
+    """A training that never gets on with what it has."""
+
+    def time_left_s(self, shares, samples) -> float:
+        return math.inf
+
+
+def test_a_size_with_which_a_job_cannot_train_is_told_of_where_the_policy_never_changes_it():
+    with pytest.raises(SimulationStuck, match=r"\b7 with 1 workers"):
+        on_one_node([trace_job(7, training=CannotTrainSo())], interval_s=60.0)
 
 
 def test_jobs_that_take_turns_for_ever_are_told_of():

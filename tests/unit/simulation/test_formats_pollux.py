@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from small_application import write_application
 from traces import needs_traces
@@ -85,7 +87,20 @@ def test_jobs_may_choose_their_batch_and_keep_their_epochs_to_themselves(workloa
     (job,) = pollux.adapted(found, choose_batch=True, declare=False).jobs
     assert isinstance(job.training, PolluxTraining)
     assert (job.training.batch, job.training.declared) == (0, False)
-    assert pollux.adapted(found, choose_batch=False, declare=True) == found
+    (kept,) = pollux.adapted(found, choose_batch=False, declare=True).jobs
+    assert kept.training == found.jobs[0].training
+
+
+def test_a_job_with_its_users_batch_has_no_more_workers_than_the_batch_can_be_split_among(workloads):
+    found = pollux.read(write(workloads, HEADER + GOOD), ReadOptions())
+    (kept,) = pollux.adapted(found, choose_batch=False, declare=True).jobs
+    assert isinstance(kept.training, PolluxTraining)
+    least = kept.training.application.limits.local.min
+    most = kept.workers.max
+    assert -(-16 // most) >= least > -(-16 // (most + 1))
+    wide = replace(found, jobs=(replace(found.jobs[0], requested_workers=40),))
+    (asked,) = pollux.adapted(wide, choose_batch=False, declare=True).jobs
+    assert asked.workers.max == 40
 
 
 def test_a_cautious_job_expects_less_of_sizes_that_it_has_not_tried(workloads):
