@@ -21,7 +21,7 @@ from flexo_bench.price.cases import Case, Folders
 from flexo_bench.price.replay import Replayed, replay
 from flexo_bench.price.report import Found, SiaSet
 from flexo_bench.price.runs import Outcome, Runs, code_now
-from flexo_simulation.engine import simulate
+from flexo_simulation.engine import SimulationStuck, simulate
 from flexo_simulation.formats import sia, sia_log
 from flexo_simulation.formats.errors import BadTrace
 
@@ -44,7 +44,7 @@ def main() -> None:
         _miss("Sia's workloads are left out: make bench-price SIA=DIR reads them from its artifact")
     try:
         _bench(options, folders)
-    except (BadTrace, registry.BadSetting) as error:
+    except (BadTrace, registry.BadSetting, SimulationStuck) as error:
         sys.exit(str(error))
 
 
@@ -107,7 +107,10 @@ def _outcomes(wanted: Sequence[Case], folders: Folders, processes: int) -> Itera
 
 def _outcome(case: Case, folders: Folders) -> Outcome:
     trial = cases.trial(case, folders)
-    return Outcome.of(simulate(trial.workload, trial.policy, trial.scenario))
+    try:
+        return Outcome.of(simulate(trial.workload, trial.policy, trial.scenario))
+    except SimulationStuck as error:
+        raise SimulationStuck(f"{case}: {error}") from error
 
 
 def _logs(folders: Folders) -> dict[SiaSet, Path]:
