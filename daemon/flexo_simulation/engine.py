@@ -52,8 +52,8 @@ progress."""
 _SAME_S: Final = 1e-6
 """Two instants that are nearer than this are one, because sums of times are not exact."""
 _STALLED_S: Final = 86400.0
-"""Seconds after which a simulation ends if all jobs have come, none runs, and no waiting job is started: none
-will be."""
+"""Seconds after which a simulation ends if all jobs have come, none trains, and the policy changes
+nothing."""
 
 
 class SimulationStuck(RuntimeError):
@@ -66,7 +66,8 @@ def simulate(
     """Run `workload` to its end under `policy`.
 
     Raises ImpossiblePlan if the policy asks for the impossible, and whatever the policy raises. Raises
-    ValueError if the workload's jobs are not in the order of submission, or two have the same number.
+    SimulationStuck if jobs run for ever, or have workers with which they cannot train. Raises ValueError if
+    the workload's jobs are not in the order of submission, or two have the same number.
     """
     _check(workload)
     if scenario.on_slurm is not None:
@@ -115,7 +116,6 @@ class _World:
         """Jobs that wait or run, by number."""
         self._unsteady: dict[int, LiveJob] = {}
         """Running jobs that are advanced at every decision, by number."""
-        self._running = 0
         self._ended: dict[int, JobRecord] = {}
         self._due: list[tuple[float, int, int]] = []
         """A heap of (when, job, version): the next updates of jobs. An entry is void if its job has another
@@ -158,6 +158,18 @@ class _World:
             if turn % _PROGRESS_EVERY == 0:
                 progress(len(self._ended), len(self._jobs))
         progress(len(self._ended), len(self._jobs))
+        self._raise_if_stuck()
+
+    def _raise_if_stuck(self) -> None:
+        """Raise SimulationStuck if a job still has workers: nothing more happens, so it cannot train with
+        them."""
+        held = [job for job in self._live.values() if job.allocated]
+        if held:
+            names = ", ".join(f"{job.trace.job_id} with {job.allocated} workers" for job in held)
+            raise SimulationStuck(
+                f"at {self._now:.0f} s no job that runs can train with its workers, and the policy changes"
+                f" nothing: {names}"
+            )
 
     def _decide(self) -> None:
         self._news = False
@@ -210,7 +222,6 @@ class _World:
     def _ticks(self, interval_s: float) -> Iterator[float]:
         number = 0
         while not self._is_stalled():
-            self._refuse_to_stand_still()
             if not self._live:
                 arrives_at = self._arrives_at()
                 if arrives_at == math.inf:
@@ -225,21 +236,10 @@ class _World:
         return self._arrived == len(self._jobs) and not self._live
 
     def _is_stalled(self) -> bool:
-        nothing_comes = self._arrived == len(self._jobs) and not self._running
-        return nothing_comes and self._now - self._changed_at > _STALLED_S
-
-    def _refuse_to_stand_still(self) -> None:
-        """Raise SimulationStuck if nothing has happened for long, and no running job can train with what it
-        has."""
+        """Whether all jobs have come, nothing happens any more, and no job can train with its workers."""
         if self._arrived < len(self._jobs) or self._now - self._changed_at <= _STALLED_S:
-            return
-        held = [job for job in self._live.values() if job.allocated]
-        if held and all(job.next_at() == math.inf for job in held):
-            names = ", ".join(f"{job.trace.job_id} with {job.allocated} workers" for job in held)
-            raise SimulationStuck(
-                f"at {self._now:.0f} s all jobs that run cannot train with what the policy gave them, and it"
-                f" changes nothing: {names}"
-            )
+            return False
+        return all(job.next_at() == math.inf for job in self._live.values())
 
     def _arrives_at(self) -> float:
         return self._jobs[self._arrived].submitted_at if self._arrived < len(self._jobs) else math.inf
@@ -311,7 +311,6 @@ class _World:
         self._go_on(self._seats.leave(job.trace.job_id))
         if job.on_loan:
             self._look_at_inference()
-        self._running -= 1
         self._forget(job, end, at)
 
     def _forget(self, job: LiveJob, end: End, at: float) -> None:
@@ -350,7 +349,6 @@ class _World:
         if self._inference is not None:
             self._inference_sees(job, seen, allocation)
         self._changed_at = self._now
-        self._running += bool(allocation.shares) - bool(seen.shares)
         if not allocation.shares:
             self._unsteady.pop(seen.key.job_id, None)
             self._count_preemption()

@@ -32,6 +32,11 @@ class BatchLimits:
         """The most workers among which the largest batch can be split."""
         return max(1, self.largest // self.local.min)
 
+    def most_workers_of(self, batch: int) -> int:
+        """The most workers among which `batch` can be split, where shares are rounded up (`split_each`)."""
+        least = self.local.min
+        return (batch - 1) // (least - 1) if least > 1 else batch
+
     def smallest(self, workers: int) -> int:
         """The smallest aggregate batch of this number of workers."""
         return max(self.initial, self.local.min * workers)

@@ -39,7 +39,7 @@ def read(path: Path, options: ReadOptions) -> Workload:
 def adapted(workload: Workload, *, choose_batch: bool, declare: bool, caution: float = 0.0) -> Workload:
     """`workload`, with jobs that choose their batch instead of their user, or do not declare their epochs.
 
-    A job with its user's batch can have no more workers than that batch can be split among.
+    A job whose batch is fixed gets no more workers than that batch can be split among.
 
     `caution`: number of standard errors by which jobs lower their expectations of untried sizes. One
     application keeps its largest batch, because Pollux' own simulator pins it to that.
@@ -51,21 +51,14 @@ def adapted(workload: Workload, *, choose_batch: bool, declare: bool, caution: f
             return job
         pinned = training.application.limits.largest if job.application == _PINNED else 0
         batch = pinned if choose_batch else training.batch
-        most = min(job.workers.max, _most_workers(batch, training.application.limits.local.min))
-        return replace(
-            job,
-            workers=Range(job.workers.min, max(most, job.requested_workers)),
-            training=replace(training, batch=batch, declared=declare, caution=caution),
-        )
+        training = replace(training, batch=batch, declared=declare, caution=caution)
+        if not batch:
+            return replace(job, training=training)
+        most = min(job.workers.max, training.application.limits.most_workers_of(batch))
+        workers = Range(job.workers.min, max(most, job.requested_workers))
+        return replace(job, workers=workers, training=training)
 
     return replace(workload, jobs=tuple(map(adapt, workload.jobs)))
-
-
-def _most_workers(batch: int, least: int) -> int:
-    """The most workers that get `least` samples each of `batch`, rounded up; 0: the job chooses it."""
-    if not batch:
-        return _MOST_WORKERS
-    return (batch - 1) // (least - 1) if least > 1 else batch
 
 
 def _profiles(path: Path, options: ReadOptions) -> Path:

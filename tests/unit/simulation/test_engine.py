@@ -280,8 +280,9 @@ class CannotTrainSo(Restless):
 
 
 def test_a_size_with_which_a_job_cannot_train_is_told_of_where_the_policy_never_changes_it():
-    with pytest.raises(SimulationStuck, match=r"\b7 with 1 workers"):
-        on_one_node([trace_job(7, training=CannotTrainSo())], interval_s=60.0)
+    for interval_s in (60.0, None):
+        with pytest.raises(SimulationStuck, match=r"\b7 with 1 workers"):
+            on_one_node([trace_job(7, training=CannotTrainSo())], interval_s=interval_s)
 
 
 def test_jobs_that_take_turns_for_ever_are_told_of():
