@@ -23,6 +23,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from flexo.policies.knapsack_core import CoreGroup, best_of
 from flexo_protos.resources import Amount
 
 EXACT_CELLS = 50_000_000
@@ -38,7 +39,6 @@ _ROUNDING = 1e-12
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
-_Choice = NDArray[np.int32]
 _Bools = NDArray[np.bool_]
 
 
@@ -228,40 +228,12 @@ class _Problem:
         parts = np.split(core, firsts[1:])
         members = [np.append(chosen[group], part) for group, part in zip(groups.tolist(), parts, strict=True)]
         lightest = np.array([int(self.weights[items].min()) for items in members])
-        heaviest = np.array([int(self.weights[items].max()) for items in members])
         fixed = int(self.weights[chosen].sum() - self.weights[chosen[groups]].sum())
-        room = min(self.capacity - fixed - int(lightest.sum()), int((heaviest - lightest).sum()))
-        best = np.zeros(room + 1)
-        taken: list[_Choice] = []
-        for items, light in zip(members, lightest.tolist(), strict=True):
-            best, choice = _add_group(best, self.weights[items] - light, self.values[items])
-            taken.append(choice)
+        room = self.capacity - fixed - int(lightest.sum())
+        beyond = [
+            CoreGroup(np.zeros_like(items), self.weights[items] - light, self.values[items])
+            for items, light in zip(members, lightest.tolist(), strict=True)
+        ]
         result = chosen.copy()
-        for group, items, light, choice in zip(
-            reversed(groups.tolist()),
-            reversed(members),
-            reversed(lightest.tolist()),
-            reversed(taken),
-            strict=True,
-        ):
-            item = items[choice[room]]
-            result[group] = item
-            room -= int(self.weights[item]) - light
+        result[groups] = [items[item] for items, item in zip(members, best_of(beyond, (room,)), strict=True)]
         return result
-
-
-def _add_group(best: _Floats, weights: _Ints, values: _Floats) -> tuple[_Floats, _Choice]:
-    """One step of the dynamic program. Per room: the best value with one of these items, and which item.
-
-    `best`: per room, the best value of at most this weight without the group.
-    """
-    added = np.full(len(best), -np.inf)
-    choice = np.zeros(len(best), np.int32)
-    for number, (weight, value) in enumerate(zip(weights.tolist(), values.tolist(), strict=True)):
-        if weight >= len(best):
-            continue
-        candidate = best[: len(best) - weight] + value
-        better = candidate > added[weight:]
-        np.copyto(added[weight:], candidate, where=better)
-        choice[weight:][better] = number
-    return added, choice
