@@ -138,7 +138,7 @@ class PolluxRun:
             else:
                 self._progress += self._pace.rate(self._epoch) * (stop_s - self._clock_s)
                 self._clock_s = stop_s
-                if stop_s == self._tune_at_s:
+                if self._tune_at_s <= stop_s + _NOTHING_S:
                     self._tune()
         return max(0.0, self._clock_s - began_s) if self.finished else seconds
 

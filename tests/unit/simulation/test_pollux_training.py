@@ -115,6 +115,12 @@ def test_a_job_that_may_choose_again_says_when_to_look(small: Application):
     assert run.time_left_s(ONE, 0) == 20
 
 
+def test_a_job_chooses_again_even_if_the_time_until_then_was_rounded(small: Application):
+    run = PolluxTraining(small).begin()
+    run.advance(30 - 1e-9, TWO, 0)
+    assert run.time_left_s(TWO, 0) > 1
+
+
 def test_what_others_say_goes_before_its_own_batch(small: Application):
     run = PolluxTraining(small, batch=8).begin()
     assert run.time_left_s(ONE, 32) != run.time_left_s(ONE, 0)
