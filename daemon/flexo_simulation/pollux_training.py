@@ -122,7 +122,7 @@ class PolluxRun:
             until_s = round(ends_s) + pace.seconds_from(self._epoch + 1)
         else:
             until_s = _noticed(ends_s)
-        return max(0.0, until_s - self._clock_s)
+        return max(_NOTHING_S, until_s - self._clock_s)
 
     def advance(self, seconds: float, shares: Sequence[NodeShare], samples: int) -> float:
         """Train for `seconds`; returns the seconds that it trained before it finished."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from flexo.scalability.goodput import GoodputSpeed
 from flexo.scalability.gradient_noise import GradientStatistics
 from flexo.scalability.local_batch import BatchLimits
@@ -47,9 +49,9 @@ class Learner:
             return None
         if self._steps is None:
             seen = tuple(Observation(setting, self._seen[setting]) for setting in sorted(self._seen))
-            self._steps = StepTable(seen, self._limits, self._batch)
+            self._steps = _table(seen, self._limits, self._batch)
         if self._speed is None:
-            self._speed = GoodputSpeed(self._steps, self._gradients, self._caution)
+            self._speed = _speed(self._steps, self._gradients, self._caution)
         return self._speed
 
     def choose_batch(self, workers: int, nodes: int) -> int:
@@ -58,3 +60,17 @@ class Learner:
         speed = self.speed()
         best = speed.best_batch(workers, nodes) if speed is not None else 0
         return best or self._batch or self._limits.smallest(workers)
+
+
+# Jobs of one application see the same as each other. Calculated values are kept in the objects themselves,
+# so that a simulation takes half as long if such jobs share them.
+
+
+@lru_cache(maxsize=1 << 12)
+def _table(seen: tuple[Observation, ...], limits: BatchLimits, batch: int) -> StepTable:
+    return StepTable(seen, limits, batch)
+
+
+@lru_cache(maxsize=1 << 13)
+def _speed(steps: StepTable, gradients: GradientStatistics, caution: float) -> GoodputSpeed:
+    return GoodputSpeed(steps, gradients, caution)

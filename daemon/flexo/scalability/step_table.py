@@ -69,6 +69,13 @@ class StepTable:
     batch: int = 0
     """The only aggregate batch that the job accepts; 0: all within the limits."""
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.seen, self.limits, self.batch))
+
     @cached_property
     def model(self) -> StepModel:
         """The model of all observations."""
