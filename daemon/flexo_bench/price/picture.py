@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from flexo_bench.price.cases import OWN, POLLUX, PRICES
 from flexo_bench.price.report import PUBLISHED_S, Found, SiaMeans, SiaSet
@@ -26,6 +28,8 @@ _POLICIES: Final[Mapping[str, tuple[str, str]]] = {
 _RIVAL: Final = "#e0803a"
 _FEWEST: Final = 3
 """Prices that a place needs for lines of its own. A place with fewer is drawn as bars beside others."""
+_COLUMNS: Final = 3
+"""The most panels beside each other."""
 _BARRED: Final = ("goodput", "goodput-undeclared")
 _BAR: Final = 0.16
 _FADED: Final = 0.5
@@ -63,14 +67,20 @@ def draw(found: Found, sia_means: SiaMeans, path: Path) -> None:
     places = [_place(found, sia_means, trace, cluster) for trace, cluster in names]
     lined = [place for place in places if place.prices() >= _FEWEST]
     barred = [place for place in places if place.prices() < _FEWEST]
-    widths = [*(5.0 for _ in lined), *([max(4.4, 1.6 + 1.5 * len(barred))] if barred else [])]
-    figure = Figure(figsize=(sum(widths), 4.8), layout="constrained", dpi=110)
-    panels = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    count = len(lined) + bool(barred)
+    columns = min(count, _COLUMNS)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(4.6 * columns, 4.2 * rows + 0.7), layout="constrained", dpi=110)
+    panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for axes, place in zip(panels, lined, strict=False):
         _lines(axes, place)
     if barred:
-        _bars(panels[-1], barred)
-    panels[0].set_ylabel("mean completion time, hours")
+        _bars(panels[len(lined)], barred)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    for axes in panels[:count:columns]:
+        axes.set_ylabel("mean completion time, hours")
+    _legend(figure, panels[:count])
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
@@ -103,9 +113,11 @@ def _lines(axes: Axes, place: _Place) -> None:
     axes.set_title(f"{place.trace}, {place.cluster} GPUs ({place.many})", fontsize=11)
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlabel("seconds without training at each change")
-    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0), numticks=99))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
-    _legend(axes)
 
 
 def _bars(axes: Axes, places: Sequence[_Place]) -> None:
@@ -127,11 +139,15 @@ def _bars(axes: Axes, places: Sequence[_Place]) -> None:
     labels = [f"{place.trace},\n{place.cluster} GPUs\n({place.many})" for place in places]
     axes.set_xticks(range(len(places)), labels)
     axes.set_title("Traces of Sia", fontsize=11)
-    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
     axes.grid(axis="y", alpha=0.3)
-    _legend(axes)
 
 
-def _legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8.5, frameon=False, ncols=2, loc="upper left")
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend for all panels, below them."""
+    shown: dict[str, Artist] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    figure.legend(
+        list(shown.values()), list(shown), loc="outside lower center", ncols=4, fontsize=9, frameon=False
+    )

@@ -170,11 +170,12 @@ def test_a_second_call_simulates_only_what_the_first_did_not(called, folders: Fo
     assert "1 of 1: philly 1, equal, price own: fifo" in capsys.readouterr().out
 
 
-def width_of(found: Found, path: Path, sia_means: SiaMeans) -> int:
+def size_of(found: Found, path: Path, sia_means: SiaMeans) -> tuple[int, int]:
+    """Width and height of the picture, in pixels."""
     picture.draw(found, sia_means, path)
     drawn = path.read_bytes()
     assert drawn.startswith(b"\x89PNG")
-    return int.from_bytes(drawn[16:20])
+    return int.from_bytes(drawn[16:20]), int.from_bytes(drawn[20:24])
 
 
 def priced(cluster: str, trace: str, *prices: str) -> dict[Case, Outcome]:
@@ -185,13 +186,25 @@ def priced(cluster: str, trace: str, *prices: str) -> dict[Case, Outcome]:
 def test_the_picture_has_lines_for_a_trace_of_many_prices_and_bars_for_those_of_few(tmp_path: Path):
     path, means = tmp_path / "price.png", {SiaSet("mixed", "saturn", 1): 3600.0}
     pollux, saturn = priced("equal", "pollux", *cases.PRICES), priced("mixed", "saturn", *cases.PRICES)
-    one = width_of(pollux, path, means)
-    assert width_of(pollux | saturn, path, means) == pytest.approx(2 * one, abs=2), "a panel more"
+    one, low = size_of(pollux, path, means)
+    assert size_of(pollux | saturn, path, means) == (pytest.approx(2 * one, abs=2), low), "a panel more"
     few = priced("mixed", "saturn", "0.03", cases.OWN)
-    with_bars = width_of(pollux | few, path, means)
+    with_bars = size_of(pollux | few, path, means)
+    assert with_bars == (pytest.approx(2 * one, abs=2), low)
     more = few | priced("equal", "philly", "0.03", cases.OWN)
-    assert one < with_bars < width_of(pollux | more, path, means) < 2 * with_bars, "bars share one panel"
-    assert width_of({CASE: outcome()}, path, {}) < one, "one case is a panel of bars"
+    assert size_of(pollux | more, path, means) == with_bars, "bars share one panel"
+    assert size_of({CASE: outcome()}, path, {}) == (one, low), "one case is a panel of bars"
+
+
+def test_the_picture_has_three_panels_in_a_row_and_the_others_below(tmp_path: Path):
+    path = tmp_path / "price.png"
+    found = priced("equal", "pollux", *cases.PRICES)
+    one, low = size_of(found, path, {})
+    for cluster, trace in (("equal", "philly"), ("mixed", "philly"), ("mixed", "saturn")):
+        found |= priced(cluster, trace, *cases.PRICES)
+    wide, high = size_of(found, path, {})
+    assert wide == pytest.approx(3 * one, abs=3)
+    assert low < high < 2 * low
 
 
 def test_a_call_for_other_traces_keeps_the_replays_of_earlier_calls(called, folders: Folders):
