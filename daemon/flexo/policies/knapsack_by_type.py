@@ -10,17 +10,18 @@ an array. It is solved as `knapsack` is:
    functionals", 1969).
 2. Thin the choice at these prices out until it fits, and fill it up greedily.
 3. Run a dynamic program over a core: the items whose loss at these prices is least. The core grows until no
-   item outside it can be part of a better choice, or until the next one would exceed `MOST_CELLS`.
+   item outside it can be part of a better choice, or until the next one would exceed `MOST_CELLS`. If even
+   the first one would, because there are many types or GPUs, there are cores of two types at a time.
 
-A choice on 64 GPUs of three types is nearly always proven to be the best. On thousands it is not, but the
-bound is close to it there.
+A choice on 64 GPUs of three types is nearly always proven to be the best. On thousands of GPUs it is not, but
+the bound is close to it there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ MOST_CELLS = 20_000_000
 """The most sums that the dynamic program may compute. That takes about 0.1 s."""
 FIRST_CORE = 64
 """Number of items of the first core that is tried. Each further core is CORE_GROWTH times as large."""
+MOST_OF_A_PAIR = 256
+"""Number of items of the core of two types."""
 CORE_GROWTH = 4
 FIRST_FILLED = 4096
 """Number of items that fill a choice up first. Then there are FILL_GROWTH times as many, and so on."""
@@ -114,22 +117,37 @@ class _Problem:
         chosen = self._thinned(prices)
         losses = self._losses(prices)
         self._fill_up(chosen, losses)
-        size = FIRST_CORE
-        complete = False
-        while not complete:
-            # an item whose loss is at least the choice's distance from the bound is in no better choice
-            better = losses < bound - self._value(chosen) - _ROUNDING * bound
-            better[chosen] = False
-            core = np.flatnonzero(better)
-            complete = len(core) <= size
-            if not complete:
-                core = np.sort(core[np.argpartition(losses[core], size)[:size]])
-            improved = self._improved(chosen, core)
-            if improved is None:
-                break
-            chosen = improved
-            size *= CORE_GROWTH
+        if not self._exchange(chosen, losses, bound):
+            self._exchange_in_pairs(chosen, losses, bound)
         return tuple((chosen - self.starts - 1).tolist())
+
+    def _exchange(self, chosen: _Ints, losses: _Floats, bound: float) -> bool:
+        """Exchange items of a choice that fits, core by core. Returns whether the first could be tried."""
+        size = FIRST_CORE
+        while True:
+            core = np.flatnonzero(self._better(chosen, losses, bound))
+            complete = len(core) <= size
+            if not self._try_core(chosen, _least(core, losses, size)):
+                return size > FIRST_CORE
+            if complete:
+                return True
+            size *= CORE_GROWTH
+
+    def _exchange_in_pairs(self, chosen: _Ints, losses: _Floats, bound: float) -> None:
+        """Exchange items of two types at a time, as long as that gains something."""
+        before = -np.inf
+        while self._value(chosen) > before:
+            before = self._value(chosen)
+            for pair in combinations(range(len(self.capacity)), 2):
+                inside = np.isin(self.types, pair) | (self.gpus == 0)
+                better = self._better(chosen, losses, bound) & inside & inside[chosen][self.group_of]
+                self._try_core(chosen, _least(np.flatnonzero(better), losses, MOST_OF_A_PAIR))
+
+    def _better(self, chosen: _Ints, losses: _Floats, bound: float) -> NDArray[np.bool_]:
+        """Whether each item can be in a better choice: its loss is less than the distance from the bound."""
+        better = losses < bound - self._value(chosen) - _ROUNDING * bound
+        better[chosen] = False
+        return better
 
     def _value(self, chosen: _Ints) -> float:
         return float(self.values[chosen].sum())
@@ -254,12 +272,12 @@ class _Problem:
             return None
         return int(items[np.argmax(np.where(fits, gain / np.maximum(1, more), -np.inf))])
 
-    def _improved(self, chosen: _Ints, core: _Ints) -> _Ints | None:
-        """The best choice in which each group's item is from `core` (in order), or stays as in `chosen`.
+    def _try_core(self, chosen: _Ints, core: _Ints) -> bool:
+        """Make the choice the best one in which each group's item is from `core` (in order), or stays.
 
-        None: it would take too long."""
+        Returns whether this was tried: it may take too long."""
         if not len(core):
-            return chosen
+            return True
         groups, firsts = np.unique(self.group_of[core], return_index=True)
         items = [
             self._undominated(np.append(chosen[group], part))
@@ -268,10 +286,9 @@ class _Problem:
         room = (self.capacity - self._used(chosen) + self._used(chosen[groups])).tolist()
         members = [CoreGroup(self.types[each], self.gpus[each], self.values[each]) for each in items]
         if cells(members, room) > MOST_CELLS:
-            return None
-        result = chosen.copy()
-        result[groups] = [each[item] for each, item in zip(items, best_of(members, room), strict=True)]
-        return result
+            return False
+        chosen[groups] = [each[item] for each, item in zip(items, best_of(members, room), strict=True)]
+        return True
 
     def _undominated(self, items: _Ints) -> _Ints:
         """Items of one group without those that are worth no more than one of as few GPUs of the same
@@ -283,3 +300,10 @@ class _Problem:
             if not same_type or self.values[item] > self.values[kept[-1]]:
                 kept.append(item)
         return np.array(kept, np.int64)
+
+
+def _least(items: _Ints, losses: _Floats, size: int) -> _Ints:
+    """Those `size` of the items whose losses are least, in their order."""
+    if len(items) <= size:
+        return items
+    return np.sort(items[np.argpartition(losses[items], size)[:size]])

@@ -86,22 +86,26 @@ def test_a_small_choice_is_the_best(groups: list[list[Item]], capacity: dict[str
     assert value == pytest.approx(brute_force(groups, capacity))
 
 
-@pytest.mark.parametrize(("jobs", "least"), [(12, 1.0 - 1e-9), (60, 0.995), (600, 0.995)])
-def test_a_choice_is_near_the_best_however_many_jobs(jobs: int, least: float) -> None:
+@pytest.mark.parametrize(
+    ("types", "jobs", "least"),
+    [(2, 12, 1.0 - 1e-9), (2, 60, 0.995), (2, 600, 0.995), (4, 60, 0.99), (4, 300, 0.995)],
+)
+def test_a_choice_is_near_the_best_however_many_jobs_and_types(types: int, jobs: int, least: float) -> None:
     """Jobs take one type for another, so that no price can be found without the others."""
-    reached = []
+    reached, names = [], ["", *(f"type{number}" for number in range(1, types))]
     for seed in range(5):
         draw = random.Random(seed)
         groups = [
             [
                 Item(name, gpus, weight * (speed * gpus) ** 0.6)
                 for weight in [draw.uniform(0.1, 10) / draw.randint(1, 30)]
-                for name, speed in (("a100", draw.uniform(1, 8)), ("t4", 1.0))
+                for name in names
+                for speed in [draw.uniform(1, 8) if name else 1.0]
                 for gpus in (1, 2, 3, 4, 6, 8, 16)
             ]
             for _ in range(jobs)
         ]
-        capacity = {"a100": jobs, "t4": 2 * jobs}
+        capacity = {name: jobs if name else 2 * jobs for name in names}
         bound = bound_of(groups, capacity, whole=jobs < 20)
         reached.append(value_of(groups, chosen_of(groups, capacity), capacity) / bound)
     assert min(reached) >= least
