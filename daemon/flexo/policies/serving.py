@@ -39,7 +39,7 @@ class Serving:
 class Budget:
     """GPUs that can be given out, by type: idle ones, and those that can be taken from running jobs."""
 
-    __slots__ = ("_nodes", "_one_type", "left")
+    __slots__ = ("_granted", "_nodes", "_one_type", "left")
 
     def __init__(self, nodes: Sequence[Node], jobs: Sequence[TrainingJob]) -> None:
         self.left: dict[str, Amount] = {}
@@ -50,6 +50,9 @@ class Budget:
         self._one_type = next(iter(self.left)) if len(self.left) == 1 else None
         alike = self._one_type is not None
         self._nodes = {} if alike else {node.name: node.gpu_type for node in nodes}
+        self._granted: dict[JobKey, str] = {}
+        """The GPU type of each job that names none and has been granted its first workers. Its further ones
+        are of the same type, whichever has most GPUs left by then."""
         for job in jobs:
             if job.shares:
                 gpu_type = self._one_type if self._one_type is not None else self._type_of(job)
@@ -68,6 +71,8 @@ class Budget:
                 return 0
             workers = (kept + left) // each
         self.left[gpu_type] = left + kept - workers * each
+        if self._one_type is None:
+            self._granted[job.key] = gpu_type
         return workers
 
     def grow(self, serving: Serving) -> bool:
@@ -85,12 +90,15 @@ class Budget:
         serving.workers = workers
 
     def _type_of(self, job: TrainingJob) -> str:
-        """The GPU type of a job: that of its nodes, else the one that it names, else the one with most GPUs
-        left."""
+        """The GPU type of a job: that of its nodes, else the one that it names or was granted, else the one
+        with most GPUs left."""
         if self._one_type is not None and (job.shares or job.shape.gpu_type in ("", self._one_type)):
             return self._one_type
         if job.shares:
             return self._nodes.get(job.shares[0].node, job.shape.gpu_type)
+        granted = self._granted.get(job.key)
+        if granted is not None:
+            return granted
         return job.shape.gpu_type or max(self.left, key=self.left.__getitem__, default="")
 
 

@@ -8,6 +8,7 @@ from training_jobs import after, job, node, pending_order, planned, snapshot, wo
 
 from flexo.model.ranges import Range
 from flexo.model.training import NodeShare
+from flexo.policies.elastic_tiresias import ElasticTiresias
 from flexo.policies.tiresias import Tiresias
 from flexo_protos.resources import Resources
 
@@ -52,3 +53,10 @@ def test_a_job_that_is_not_preemptible_gives_back_what_is_beyond_its_base():
     )
     before = snapshot([node("n0", 4)], [grown, job(2, 2)])
     assert workers(planned(Tiresias(), before), before) == {1: 2, 2: 2}
+
+
+def test_a_job_that_names_no_type_starts_on_one_however_many_gpus_are_idle():
+    nodes = [node("n0", gpu_type="v100"), node("n1", gpu_type="t4"), node("n2", gpu_type="t4")]
+    grows = replace(job(1, 2), workers=Range(1, 12))
+    before = snapshot(nodes, [grows])
+    assert workers(planned(ElasticTiresias(), before), before) == {1: 8}
