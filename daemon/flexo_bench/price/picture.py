@@ -68,8 +68,8 @@ def draw(found: Found, sia_means: SiaMeans, path: Path) -> None:
     lined = [place for place in places if place.prices() >= _FEWEST]
     barred = [place for place in places if place.prices() < _FEWEST]
     count = len(lined) + bool(barred)
-    columns = min(count, _COLUMNS)
-    rows = -(-count // columns)
+    rows = -(-count // _COLUMNS)
+    columns = -(-count // rows)
     figure = Figure(figsize=(4.6 * columns, 4.2 * rows + 0.7), layout="constrained", dpi=110)
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for axes, place in zip(panels, lined, strict=False):
