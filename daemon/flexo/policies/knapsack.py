@@ -23,7 +23,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.policies.knapsack_core import CoreGroup, best_of
+from flexo.policies.knapsack_core import (
+    CORE_GROWTH,
+    FIRST_CORE,
+    ROUNDING,
+    CoreGroup,
+    best_of,
+    least,
+    open_items,
+)
 from flexo_protos.resources import Amount
 
 EXACT_CELLS = 50_000_000
@@ -31,11 +39,6 @@ EXACT_CELLS = 50_000_000
 SMALL_GAP = 0.001
 """The largest gap between choice and bound, as a part of the bound, for problems beyond EXACT_CELLS."""
 
-FIRST_CORE = 64
-"""Number of items of the first core that is tried. Each further core is CORE_GROWTH times as large."""
-CORE_GROWTH = 4
-_ROUNDING = 1e-12
-"""The rounding error of sums of floating-point values, as a part of these sums."""
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -143,20 +146,18 @@ class _Problem:
             # an item whose loss is at least the choice's distance from the bound is in no better choice
             better = losses < bound - value
             better[chosen] = False
-            open_items = np.flatnonzero(better)
-            if not len(open_items):
+            core = np.flatnonzero(better)
+            if not len(core):
                 return self._choice(chosen, value)
-            complete = len(open_items) <= size
-            if not complete:
-                open_items = open_items[np.argpartition(losses[open_items], size)[:size]]
-            chosen = self._best_of_core(chosen, np.sort(open_items))
+            complete = len(core) <= size
+            chosen = self._best_of_core(chosen, least(core, losses, size))
             value = float(self.values[chosen].sum())
             if complete:
                 return self._choice(chosen, value)
             size *= CORE_GROWTH
 
     def _proven(self, bound: float, value: float, exact_wanted: bool) -> bool:
-        allowed = _ROUNDING if exact_wanted else SMALL_GAP
+        allowed = ROUNDING if exact_wanted else SMALL_GAP
         return bound - value <= allowed * bound
 
     def _choice(self, chosen: _Ints, bound: float) -> Choice:
@@ -165,7 +166,7 @@ class _Problem:
             tuple((chosen - self.starts - 1).tolist()),
             value,
             int(self.weights[chosen].sum()) * self.unit,
-            value if bound - value <= _ROUNDING * bound else bound,
+            value if bound - value <= ROUNDING * bound else bound,
         )
 
     def _at(self, price: float) -> _Priced:
@@ -197,7 +198,7 @@ class _Problem:
             meet = thrifty.value + price * (self.capacity - thrifty.weight)
             between = self._at(price)
             bound = between.value + price * (self.capacity - between.weight)
-            if bound <= meet + _ROUNDING * abs(meet) or between.weight in (greedy.weight, thrifty.weight):
+            if bound <= meet + ROUNDING * abs(meet) or between.weight in (greedy.weight, thrifty.weight):
                 return price, max(bound, meet), self._filled(thrifty, greedy)
             if between.weight <= self.capacity:
                 thrifty = between
@@ -224,9 +225,7 @@ class _Problem:
 
     def _best_of_core(self, chosen: _Ints, core: _Ints) -> _Ints:
         """The best choice in which each group's item is from `core` (in order), or stays as in `chosen`."""
-        groups, firsts = np.unique(self.group_of[core], return_index=True)
-        parts = np.split(core, firsts[1:])
-        members = [np.append(chosen[group], part) for group, part in zip(groups.tolist(), parts, strict=True)]
+        groups, members = open_items(chosen, core, self.group_of)
         lightest = np.array([int(self.weights[items].min()) for items in members])
         fixed = int(self.weights[chosen].sum() - self.weights[chosen[groups]].sum())
         room = self.capacity - fixed - int(lightest.sum())

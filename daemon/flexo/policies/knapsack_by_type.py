@@ -26,16 +26,22 @@ from itertools import chain, combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.policies.knapsack_core import CoreGroup, best_of, cells
+from flexo.policies.knapsack_core import (
+    CORE_GROWTH,
+    FIRST_CORE,
+    ROUNDING,
+    CoreGroup,
+    best_of,
+    cells,
+    least,
+    open_items,
+)
 from flexo_protos.resources import Amount
 
 MOST_CELLS = 20_000_000
 """The most sums that the dynamic program may compute. That takes about 0.1 s."""
-FIRST_CORE = 64
-"""Number of items of the first core that is tried. Each further core is CORE_GROWTH times as large."""
 MOST_OF_A_PAIR = 256
 """Number of items of the core of two types."""
-CORE_GROWTH = 4
 FIRST_FILLED = 4096
 """Number of items that fill a choice up first. Then there are FILL_GROWTH times as many, and so on."""
 FILL_GROWTH = 4
@@ -49,8 +55,6 @@ _PATIENCE = 4
 """Subgradient steps without a lower bound, after which the steps become half as long."""
 _LEAST_SCALE = 0.02
 """A step moves each price in proportion to itself, but at least to this part of the highest price."""
-_ROUNDING = 1e-12
-"""The rounding error of sums of floating-point values, as a part of these sums."""
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -127,7 +131,7 @@ class _Problem:
         while True:
             core = np.flatnonzero(self._better(chosen, losses, bound))
             complete = len(core) <= size
-            if not self._try_core(chosen, _least(core, losses, size)):
+            if not self._try_core(chosen, least(core, losses, size)):
                 return size > FIRST_CORE
             if complete:
                 return True
@@ -141,11 +145,11 @@ class _Problem:
             for pair in combinations(range(len(self.capacity)), 2):
                 inside = np.isin(self.types, pair) | (self.gpus == 0)
                 better = self._better(chosen, losses, bound) & inside & inside[chosen][self.group_of]
-                self._try_core(chosen, _least(np.flatnonzero(better), losses, MOST_OF_A_PAIR))
+                self._try_core(chosen, least(np.flatnonzero(better), losses, MOST_OF_A_PAIR))
 
     def _better(self, chosen: _Ints, losses: _Floats, bound: float) -> NDArray[np.bool_]:
         """Whether each item can be in a better choice: its loss is less than the distance from the bound."""
-        better = losses < bound - self._value(chosen) - _ROUNDING * bound
+        better = losses < bound - self._value(chosen) - ROUNDING * bound
         better[chosen] = False
         return better
 
@@ -221,7 +225,7 @@ class _Problem:
                 continue
             # a price of 0 cannot fall
             down = np.where((prices <= 0) & (slack > 0), 0.0, slack * scale)
-            if bound - value <= _ROUNDING * bound or not down.any():
+            if bound - value <= ROUNDING * bound or not down.any():
                 break
             step = length * (bound - value) / float(down @ down)
             prices = np.maximum(0.0, prices - step * scale * down)
@@ -278,16 +282,13 @@ class _Problem:
         Returns whether this was tried: it may take too long."""
         if not len(core):
             return True
-        groups, firsts = np.unique(self.group_of[core], return_index=True)
-        items = [
-            self._undominated(np.append(chosen[group], part))
-            for group, part in zip(groups.tolist(), np.split(core, firsts[1:]), strict=True)
-        ]
+        groups, members = open_items(chosen, core, self.group_of)
+        items = [self._undominated(each) for each in members]
         room = (self.capacity - self._used(chosen) + self._used(chosen[groups])).tolist()
-        members = [CoreGroup(self.types[each], self.gpus[each], self.values[each]) for each in items]
-        if cells(members, room) > MOST_CELLS:
+        columns = [CoreGroup(self.types[each], self.gpus[each], self.values[each]) for each in items]
+        if cells(columns, room) > MOST_CELLS:
             return False
-        chosen[groups] = [each[item] for each, item in zip(items, best_of(members, room), strict=True)]
+        chosen[groups] = [each[item] for each, item in zip(items, best_of(columns, room), strict=True)]
         return True
 
     def _undominated(self, items: _Ints) -> _Ints:
@@ -300,10 +301,3 @@ class _Problem:
             if not same_type or self.values[item] > self.values[kept[-1]]:
                 kept.append(item)
         return np.array(kept, np.int64)
-
-
-def _least(items: _Ints, losses: _Floats, size: int) -> _Ints:
-    """Those `size` of the items whose losses are least, in their order."""
-    if len(items) <= size:
-        return items
-    return np.sort(items[np.argpartition(losses[items], size)[:size]])

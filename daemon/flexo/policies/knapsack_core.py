@@ -1,6 +1,7 @@
-"""The dynamic program of both knapsacks: one item of each of a few groups, of the greatest value together.
+"""The core of both knapsacks: the few items that could be part of a better choice, and the best of them.
 
-The other groups keep their items. A state is the room that is used so far, of one kind or of several.
+A dynamic program takes one item of each group of the core. The other groups keep their items. A state is the
+room that is used so far, of one kind or of several.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+
+FIRST_CORE = 64
+"""Number of items of the first core that is tried. Each further core is CORE_GROWTH times as large."""
+CORE_GROWTH = 4
+ROUNDING = 1e-12
+"""The rounding error of sums of floating-point values, as a part of these sums."""
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -26,6 +33,22 @@ class CoreGroup:
     weights: _Ints
     """The room that each item takes; not negative."""
     values: _Floats
+
+
+def least(items: _Ints, losses: _Floats, size: int) -> _Ints:
+    """Those `size` of the items (in order) whose losses are least, in their order."""
+    if len(items) <= size:
+        return items
+    return np.sort(items[np.argpartition(losses[items], size)[:size]])
+
+
+def open_items(chosen: _Ints, core: _Ints, group_of: _Ints) -> tuple[_Ints, list[_Ints]]:
+    """The groups of the items in `core` (in order), and for each of them its chosen item and those."""
+    groups, firsts = np.unique(group_of[core], return_index=True)
+    parts = np.split(core, firsts[1:])
+    return groups, [
+        np.append(chosen[group], part) for group, part in zip(groups.tolist(), parts, strict=True)
+    ]
 
 
 def cells(groups: Sequence[CoreGroup], room: Sequence[int]) -> int:
